@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fetches from PyPI into a folder of its own the two versions of NVRTC that the tests of the CUDA kernels want, so that every
-# kernel can be compiled without a GPU: that which kernels/registers.txt was made by, and the old one which made the PTX that
-# the program carries. Prints the folders that LLAMA_TRACE_NVRTC is to name. Prints nothing where there is no pip or no
-# network, and says so.
+# Downloads from PyPI the two versions of NVRTC that the tests of the CUDA kernels need to compile kernels without a
+# GPU. Version 13.2 made kernels/registers.txt, and version 12.0 made the PTX that the program contains. Prints the
+# value for LLAMA_TRACE_NVRTC: the folders of both versions. Without pip or a network, prints no folder, and reports
+# this on standard error.
 set -euo pipefail
 folder=${1:-target/tmp/nvrtc}
 find_them() { find "$folder" \( -name 'libnvrtc.so.12' -o -name 'libnvrtc.so.13' \) -printf '%h\n' 2>/dev/null | sort; }

@@ -1,4 +1,4 @@
-//! Checks which module may import which: the edges of the module graph, read from the sources.
+//! Checks that each module imports only the modules that it may import. The imports are read from the sources.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "architecture/circles.rs"]
@@ -15,8 +15,8 @@ use syn::{ItemMod, ItemUse, UseName, UseRename, UseTree};
 /// Modules, and the modules that each may import.
 type Modules = &'static [(&'static str, &'static [&'static str])];
 
-/// The crates with several modules, and which of their own modules each of these may import. The edges between crates
-/// are in each crate's `Cargo.toml`.
+/// The crates with several modules. For each module, the modules of the same crate that it may import. The dependencies
+/// between crates are in `Cargo.toml`.
 const EDGES: &[(&str, Modules)] = &[
     (
         "core",
@@ -104,12 +104,12 @@ const EDGES: &[(&str, Modules)] = &[
     ),
 ];
 
-/// The crates with one subject, and the modules above that they may import.
+/// The crates that consist of one module, and the modules of [`EDGES`] that they may import.
 const OTHERS: &[(&str, &[&str])] = &[
     ("ending", &["error", "memory", "stop"]),
     ("picture", &["error", "memory"]),
     ("hub", &["checkpoint", "error", "files", "stop"]),
-    // `testing` as for `backend`.
+    // `testing` is only for the tests, as for `backend` above.
     ("cuda", &["backend", "checkpoint", "config", "error", "memory", "ops", "stop", "tensor", "testing"]),
     ("tui", &["chapters", "error", "time", "trace"]),
 ];
@@ -146,7 +146,7 @@ struct Imports {
 }
 
 impl Imports {
-    /// Takes the first parts of a path in a `use`, an expression or a type. These parts name the module.
+    /// Reads the module from a path in a `use`, an expression or a type. The first parts of the path name the module.
     fn path(&mut self, parts: &[String]) {
         let ups = parts.iter().take_while(|part| *part == "super").count();
         let other = |name: &str| {
@@ -156,7 +156,7 @@ impl Imports {
         let below = match parts.first().map(String::as_str) {
             Some("crate") if self.depth.is_some() => &parts[1..],
             Some(name) if other(name) => &parts[1..],
-            // As many `super` as the depth of the code lead to the root.
+            // If there are at least as many `super` as modules around the code, the path starts at the root.
             _ if ups > 0 && self.depth.is_some_and(|depth| ups >= depth) => &parts[ups..],
             _ => return,
         };
@@ -253,8 +253,8 @@ fn depth(file: &Path, root: &Path) -> usize {
     if file.ends_with("mod.rs") || file.ends_with("lib.rs") { parts - 1 } else { parts }
 }
 
-/// Fails if one of `files` imports a module that is not `allowed`, or if no file imports an allowed module. `own` is
-/// the module, and the folder of its crate if the crate has other modules.
+/// Fails if one of `files` imports a module that is not `allowed`, or if an allowed module is imported by none of them.
+/// `own` has the module's name and the folder of its crate. It is `None` if the crate has no other modules.
 fn holds(what: &str, own: Option<(&str, &Path)>, files: &[PathBuf], allowed: &[&str]) {
     assert!(!files.is_empty(), "there is no {what}");
     let mut used = BTreeSet::new();
@@ -268,7 +268,7 @@ fn holds(what: &str, own: Option<(&str, &Path)>, files: &[PathBuf], allowed: &[&
         }
     }
     let unused: Vec<_> = allowed.iter().filter(|other| !used.contains(**other)).collect();
-    assert!(unused.is_empty(), "{what} imports nothing of {unused:?}");
+    assert!(unused.is_empty(), "{what} may import {unused:?}, but does not: remove them from the table");
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn an_import_is_found_however_it_is_written() {
 
 /// Commands, and all code below them, are generic over the backend.
 #[test]
-fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
+fn only_the_backend_and_the_device_choice_name_device_types() {
     let chooses = src().join("cli/device.rs");
     let names = |file: &Path| {
         let text = std::fs::read_to_string(file).unwrap();
@@ -326,7 +326,7 @@ fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
     assert!(names(&chooses));
     let places = ["cli", "core", "formats", "engine/model", "engine/generate", "runs", "judge", "tui", "hub"];
     for place in places {
-        // A test of the library runs on a device.
+        // This test of the library runs on a device.
         let is_test = |file: &Path| file.ends_with("cli/bench/tests.rs");
         let is_choice = |file: &Path| file == chooses || file.starts_with(src().join("cli/device"));
         for file in files(place).iter().filter(|file| !is_choice(file) && !is_test(file)) {
@@ -369,7 +369,7 @@ fn effects_change_the_viewer_by_reports() {
 const STRICT: &[&str] = &["backend/cpu/kernel/mod.rs"];
 
 #[test]
-fn no_file_needs_one_that_needs_it() {
+fn no_two_files_import_each_other() {
     let crates = EDGES.iter().map(|(name, _)| *name).chain(OTHERS.iter().map(|(name, _)| *name));
     for name in crates.chain(["cli"]) {
         // The program's own modules are below `cli`.
@@ -384,7 +384,7 @@ fn no_file_needs_one_that_needs_it() {
     }
 }
 
-/// Returns the paths that a text names in backticks. For a path with a placeholder (`<view>`), returns the folder.
+/// Returns the paths that a text has in backticks. For a path with a placeholder (`<view>`), returns the folder.
 fn named_paths(text: &str) -> Vec<String> {
     let is_path = |word: &&str| {
         word.contains('/') && word.chars().all(|c| c.is_ascii_alphanumeric() || "/_.-<>".contains(c))
@@ -394,7 +394,7 @@ fn named_paths(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_path_that_the_map_names_is_there() {
+fn every_path_in_the_module_map_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
     let lib = read("src/lib.rs");
@@ -403,7 +403,7 @@ fn every_path_that_the_map_names_is_there() {
     for path in &paths {
         let of_root = ["tests/", "fixtures/", "chapters/", "fuzz/", ".ci/", "src/"];
         let folder = if of_root.iter().any(|part| path.starts_with(part)) { root } else { &root.join("src") };
-        assert!(folder.join(path).exists(), "{path} is named, and is not there");
+        assert!(folder.join(path).exists(), "the text names {path}, which does not exist");
     }
     for named in [
         "tui/view/views.rs",
@@ -412,7 +412,7 @@ fn every_path_that_the_map_names_is_there() {
         "engine/model/forward.rs",
         "cuda/sources.rs",
     ] {
-        assert!(paths.iter().any(|path| path == named), "the map does not say what {named} is touched for");
+        assert!(paths.iter().any(|path| path == named), "the module map does not mention {named}");
     }
     assert_eq!(named_paths("| `a/b.rs`, [`c`] | `d/<e>/f.rs`: `g()` |"), ["a/b.rs", "d/"]);
 }
@@ -455,17 +455,18 @@ const LIBC: &[&str] = &[
 const LIBC_OF_LINUX: &[&str] = &["M_ARENA_MAX", "mallopt"];
 
 #[test]
-fn what_is_used_of_libc_is_there_on_apple_too() {
+fn every_libc_name_exists_on_apple() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for file in files("") {
-        // Registers of a signal's context, for the processor and the system that the line names.
+        // This file reads registers from the context of a signal. Each line is compiled only for one processor and one
+        // system.
         if file.ends_with("by_hand.rs") {
             continue;
         }
         let text = std::fs::read_to_string(&file).unwrap();
         let place = file.strip_prefix(&src).unwrap().display();
         for (at, _) in text.match_indices("libc::") {
-            // The line before an import for other systems says so.
+            // An import that is not compiled for Apple has this attribute in the lines before it.
             let before: Vec<&str> = text[..at].lines().rev().take(4).collect();
             if before.iter().any(|line| line.contains("cfg(not(target_vendor = \"apple\"))")) {
                 continue;

@@ -51,11 +51,12 @@ fn notes() -> &'static [Note] {
     static NOTES: OnceLock<Vec<Note>> = OnceLock::new();
     NOTES.get_or_init(|| {
         let mut files: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
-        // Their pictures and the manual are in subfolders, and README.md is the list of the chapters.
-        files.retain(|file| !file.is_dir() && !file.ends_with("README.md"));
+        // The other files are their list and the notebook; pictures and the manual are in subfolders.
+        files
+            .retain(|file| !file.is_dir() && !file.ends_with("README.md") && !file.ends_with("python.ipynb"));
         files.sort();
         let read = |file: &PathBuf| {
-            assert_eq!(file.extension().unwrap(), "md", "{} is no note", file.display());
+            assert_eq!(file.extension().unwrap(), "md", "{} is not a chapter", file.display());
             let (slug, text) = (file.file_stem().unwrap().to_str().unwrap(), fs::read_to_string(file));
             Note::parse(slug, &text.unwrap())
         };
@@ -95,7 +96,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_the_port_says_and_the_line_of_its_mistake_are_the_ports_own() {
+fn the_chapter_quotes_the_text_and_the_wrong_line_of_the_port() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/port");
     let [text, port] =
         ["story/wrong.txt", "port.py"].map(|name| fs::read_to_string(fixtures.join(name)).unwrap());
@@ -242,7 +243,7 @@ fn is_part(shown: &[&str], text: &str) -> bool {
 }
 
 #[test]
-fn every_number_is_what_the_trace_says() {
+fn every_tagged_number_equals_the_value_in_the_trace() {
     let mut world = world();
     let errors: Vec<String> = notes().iter().flat_map(|note| wrong_numbers(note, &mut world)).collect();
     assert_none(&errors);
@@ -250,7 +251,7 @@ fn every_number_is_what_the_trace_says() {
 }
 
 #[test]
-fn every_command_ends_with_its_exit_code_and_opens_exactly_there() {
+fn every_command_has_its_exit_code_and_opens_at_its_place() {
     let mut errors = Vec::new();
     for note in notes() {
         let folder = stocked();
@@ -262,11 +263,11 @@ fn every_command_ends_with_its_exit_code_and_opens_exactly_there() {
 }
 
 #[test]
-fn every_stage_and_every_view_has_a_note() {
+fn every_stage_and_every_view_has_a_chapter() {
     let steps = Stage::ALL.iter().map(|&stage| Step::Stage(stage));
     for step in steps.chain(View::ALL.iter().map(|&view| Step::View(view))) {
         let chapter =
-            CHAPTERS.about(step).next().unwrap_or_else(|| panic!("no note explains {}", step.name()));
+            CHAPTERS.about(step).next().unwrap_or_else(|| panic!("no chapter explains {}", step.name()));
         assert!(chapter.steps().any(|other| other == step), "{} has no note of its own", step.name());
         assert!(CHAPTERS.about(step).all(|chapter| chapter.steps().any(|other| other == step)));
     }
@@ -311,7 +312,7 @@ fn the_index_lists_every_chapter_with_its_title_and_its_stages() {
 }
 
 #[test]
-fn every_exercise_is_answered_by_a_derivation() {
+fn every_exercise_has_an_answer_with_explain() {
     for note in notes() {
         let (_, at) = note.sections.iter().find(|(name, _)| name == "Exercise").unwrap();
         let answer = note.text[at.clone()].split_once("<summary>Answer</summary>").unwrap().1;
@@ -320,7 +321,7 @@ fn every_exercise_is_answered_by_a_derivation() {
 }
 
 #[test]
-fn every_note_has_the_same_sections_and_its_links_lead_somewhere() {
+fn every_chapter_has_the_same_sections_and_valid_links() {
     let errors: Vec<String> = notes().iter().flat_map(wrong_form).collect();
     assert_none(&errors);
 }
@@ -408,7 +409,7 @@ fn known_names() -> BTreeSet<String> {
 }
 
 #[test]
-fn shown_in_the_viewer_a_note_has_no_comments_left() {
+fn a_chapter_in_the_viewer_has_no_html_comments() {
     use llama_trace::tui::theme::{Depth, Theme};
     use llama_trace::tui::view::markdown::render;
     for chapter in CHAPTERS.iter() {
@@ -432,7 +433,7 @@ const SMALL: &str = "# A small note\n<!-- steps: xq -->\n<!-- prompt: Once upon 
     ## Exercise\n\n<details><summary>Answer</summary>\n\nNone.\n\n</details>\n";
 
 #[test]
-fn the_checker_passes_a_note_that_is_right() {
+fn the_checker_accepts_a_correct_chapter() {
     let note = Note::parse("small", SMALL);
     assert_none(&wrong_numbers(&note, &mut world()));
     assert_none(&wrong_form(&note));
@@ -451,7 +452,7 @@ fn said_of(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn the_checker_finds_what_is_wrong() {
+fn the_checker_finds_each_kind_of_error() {
     let heads = "4<!-- config/H -->";
     for (from, to, expected) in [
         (heads, "0.5 of them", "small:7: 0.5 has no address"),
@@ -484,7 +485,7 @@ fn the_checker_finds_what_is_wrong() {
         ("```console\n", "```console\n$ llama-trace --version\nversion one\n", "it prints\nllama-trace"),
     ] {
         let said = said_of(from, to);
-        assert!(said.contains(expected), "{to}: {expected} is not said in\n{said}");
+        assert!(said.contains(expected), "{to}: `{expected}` is not in\n{said}");
     }
     assert_eq!(said_of(heads, "one"), "");
 }
@@ -510,16 +511,16 @@ fn the_special_heads_are_those_of_heads_json() {
 }
 
 #[test]
-fn a_blessing_changes_nothing_but_tagged_numbers() {
+fn blessing_changes_only_tagged_numbers() {
     let mut world = world();
     let wrong = SMALL.replace("4<!--", "7<!--").replace("(5, 4, 32)", "(1, 1)").replace("␣upon", "␣under");
     assert_eq!(blessed(&Note::parse("small", &wrong), &mut world), SMALL);
     let kept = SMALL.replace("Heads: 4<!-- config/H -->", "−0.00<!-- config/H − 4.001 -->");
-    assert!(blessed(&Note::parse("small", &kept), &mut world).contains("first"), "signs of zero go");
+    assert!(blessed(&Note::parse("small", &kept), &mut world).contains("first"), "a zero must lose its sign");
 }
 
 #[test]
-fn reckoning_with_addresses() {
+fn expressions_of_addresses_are_computed() {
     let (mut world, run) = (world(), note::Run::default());
     let mut is = |address: &str, printed: &str| {
         let value = world.value(&run, address).unwrap();

@@ -19,7 +19,6 @@ use std::process::{Output, Stdio};
 
 use chrono::NaiveDateTime;
 use common::{command, data, fixture, stderr, stdout};
-use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::error::Error;
 use llama_trace::files::gguf::build as gguf_build;
@@ -273,7 +272,7 @@ fn wrong_requests_are_answered_with_what_would_be_right() {
 
 /// The built-in model, and the parts that turn a conversation into a prompt.
 struct Parts {
-    model: Model<Cpu>,
+    model: Model,
     tokenizer: Box<dyn Tokenizer>,
     template: Template,
     ends: Vec<u32>,
@@ -297,7 +296,7 @@ impl Parts {
         prompt(render, &*self.tokenizer, conversation.messages(), self.model.config.context).unwrap()
     }
 
-    fn answer(&self, chat: &mut Chat<'_, Cpu>, prompt: &[u32]) -> Vec<u32> {
+    fn answer(&self, chat: &mut Chat<'_>, prompt: &[u32]) -> Vec<u32> {
         let mut ids = Vec::new();
         let sink = |id| {
             ids.push(id);
@@ -406,7 +405,7 @@ fn the_cache_of_earlier_turns_changes_nothing() {
 fn a_session_that_went_back_has_the_same_logits_bit_for_bit() {
     let parts = Parts::open();
     let ids: Vec<u32> = (0..200).map(|t| t * 37 % 1000).collect();
-    let bits = |session: &Session<'_, Cpu>| {
+    let bits = |session: &Session<'_>| {
         let mut bits = Vec::new();
         pass::last_logits(&session.model, &session.work, 0, |logits| {
             bits = logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();

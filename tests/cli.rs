@@ -67,7 +67,7 @@ fn ok(output: &Output) -> String {
 }
 
 #[test]
-fn a_prompt_prints_itself_and_what_follows_and_nothing_else() {
+fn a_prompt_and_its_continuation_are_all_that_is_printed() {
     let output = llama_trace(["--prompt", PROMPT, "-n", "30"]);
     let text = ok(&output);
     assert!(text.starts_with(PROMPT) && text.len() > PROMPT.len() + 30, "{text}");
@@ -77,7 +77,7 @@ fn a_prompt_prints_itself_and_what_follows_and_nothing_else() {
         ok(&llama_trace(["--prompt", PROMPT, "-n", "30"])),
         "greedy text is the same every time"
     );
-    assert_eq!(ok(&llama_trace(["--prompt", PROMPT, "-n", "0"])), PROMPT, "nothing is drawn");
+    assert_eq!(ok(&llama_trace(["--prompt", PROMPT, "-n", "0"])), PROMPT, "no token is sampled");
     assert!(
         ok(&llama_trace(["--prompt", "", "-n", "5"])).len() > 1,
         "from the beginning-of-text token alone"
@@ -85,7 +85,7 @@ fn a_prompt_prints_itself_and_what_follows_and_nothing_else() {
 }
 
 #[test]
-fn a_context_of_its_own_length_ends_the_text_with_one_message() {
+fn a_full_context_ends_the_text_with_one_message() {
     let whole = ok(&llama_trace(["--prompt", PROMPT, "-n", "20"]));
     let cut = llama_trace(["--prompt", PROMPT, "-n", "20", "--context", "8"]);
     let text = ok(&cut);
@@ -120,7 +120,7 @@ fn a_context_of_its_own_length_ends_the_text_with_one_message() {
 fn a_story_ends_where_the_model_ends_it() {
     let text = ok(&llama_trace(["--prompt", PROMPT, "-n", "400"]));
     let more = ok(&llama_trace(["--prompt", PROMPT, "-n", "450"]));
-    assert_eq!(text, more, "it stopped at the end-of-text token");
+    assert_eq!(text, more, "the text ends at the end-of-text token");
     assert!(!text.contains("<|"), "the token itself is not printed: {text}");
 }
 
@@ -152,12 +152,12 @@ fn prompts_come_from_files_standard_input_and_ids() {
         let output = command(from.iter().chain(&["-n", "5"])).stdin(fs::File::open(&file).unwrap()).output();
         assert_eq!(ok(&output.unwrap()), goes_on, "{from:?}");
     }
-    // The page says that attention opens at another place than 0.
+    // Two facts that users asked about are in the manual: newlines, and the token and key that attention opens at.
     for (page, told) in [
-        ("prompts", "standard input are read whole, a newline at its end included"),
+        ("prompts", "standard input is read whole, including a newline at its end"),
         (
             "addresses",
-            "If you leave out the key (in attention), it is the key with the largest weight. Any other index is 0 if you leave it out.",
+            "If you leave out the key (in attention), it is the key with the largest attention weight. Any other index is 0 if you leave it out.",
         ),
     ] {
         let manual = ok(&llama_trace(["help", page]));
@@ -203,7 +203,7 @@ fn a_model_without_a_tokenizer_takes_ids_and_shows_them() {
 }
 
 #[test]
-fn what_temperature_0_overrules_is_said_in_one_line() {
+fn one_line_names_the_options_that_temperature_0_overrules() {
     let run = |args: &[&str]| stderr(&llama_trace(["--prompt", "x", "-n", "1"].iter().chain(args)));
     for option in [["--top-p", "0.9"], ["--top-k", "3"], ["--seed", "7"]] {
         let said = run(&option);
@@ -218,24 +218,24 @@ fn what_temperature_0_overrules_is_said_in_one_line() {
 }
 
 #[test]
-fn memory_is_refused_where_nothing_is_traced() {
+fn the_option_memory_is_refused_without_a_tracer() {
     let output = llama_trace(["--prompt", "x", "-n", "1", "--memory", "64MiB"]);
     let said = stderr(&output);
     assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{said}");
     assert!(said.contains("--memory limits") && said.contains("add --step"), "{said}");
     // `--memory` is accepted with and without `--step`.
     for args in [&["--memory", "64MiB"][..], &["--prompt", "x", "--step", "--memory", "64MiB"]] {
-        assert_eq!(llama_trace(args).status.code(), Some(6), "there is no terminal here");
+        assert_eq!(llama_trace(args).status.code(), Some(6), "the tracer needs a terminal");
     }
 }
 
 #[test]
 fn a_pipe_gets_the_bytes_of_a_token_unchanged() {
-    // One byte of a character. The built-in vocabulary has a token for each byte.
+    // A token with only one byte of a character. The built-in vocabulary has a token for each byte.
     let bytes = |ids: &str| llama_trace(["--ids", ids, "-n", "0"]).stdout;
     let all: Vec<u8> = (0..=255_u32).flat_map(|id| bytes(&id.to_string())).collect();
     assert_eq!(bytes("230").len(), 1);
-    assert!(std::str::from_utf8(&bytes("230")).is_err(), "a part of a character stays one");
+    assert!(std::str::from_utf8(&bytes("230")).is_err(), "a part of a character must not be replaced");
     let mut sorted = all;
     sorted.sort_unstable();
     assert_eq!(sorted, (0..=255).collect::<Vec<u8>>());
@@ -243,7 +243,7 @@ fn a_pipe_gets_the_bytes_of_a_token_unchanged() {
 }
 
 #[test]
-fn a_file_of_a_directory_opens_the_directory() {
+fn a_file_of_a_model_opens_its_directory() {
     let info = |path: &str| ok(&llama_trace(["info", "--model", path]));
     for (folder, files) in [
         ("formats/hf/f32", &["model.safetensors", "config.json"][..]),
@@ -256,14 +256,14 @@ fn a_file_of_a_directory_opens_the_directory() {
             assert_eq!(info(folder.join(file).to_str().unwrap()), whole, "{file}");
         }
     }
-    // Another file in the model's folder is not the model.
+    // A file with an unknown name does not open the model in its folder.
     let model = models::golden("gqa", |_| {});
     fs::copy(model.path().join("model.safetensors"), model.path().join("adapter.safetensors")).unwrap();
     let other = model.path().join("adapter.safetensors");
     let refused = llama_trace(["info", "--model", other.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(3), "{}", stdout(&refused));
     assert!(stderr(&refused).contains("adapter.safetensors"), "{}", stderr(&refused));
-    // The same if the model is in the working directory.
+    // If the working directory is the model's folder, the name of the file is enough.
     let inside =
         command(["info", "--model", "model.safetensors"]).current_dir(fixture("golden/gqa")).output();
     assert!(ok(&inside.unwrap()).starts_with("model       gqa ("));
@@ -382,7 +382,7 @@ fn a_directory_with_float16_weights_opens() {
 }
 
 #[test]
-fn wrong_requests_are_answered_with_what_would_be_right() {
+fn errors_of_wrong_requests_say_what_is_right() {
     let long = "word ".repeat(2000);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["log", "--ids", "0,4000000"], 4, "outside the model's vocabulary"),
@@ -422,7 +422,7 @@ fn wrong_requests_are_answered_with_what_would_be_right() {
 }
 
 #[test]
-fn a_text_without_quotation_marks_is_told_to_be_put_in_some() {
+fn an_unquoted_prompt_gives_the_advice_to_quote_it() {
     let next = "      next: quote the text: --prompt \"Once upon a time\"\n";
     for args in [
         &["--prompt", "Once", "upon", "a", "time"][..],
@@ -451,7 +451,7 @@ fn a_reader_that_leaves_early_is_no_error() {
 }
 
 #[test]
-fn weights_that_are_not_numbers_run_and_are_told() {
+fn weights_that_are_nan_run_with_a_warning() {
     let model = models::golden("gqa", |tensors| {
         let (_, bytes) = tensors.get_mut("model.norm.weight").unwrap();
         *bytes = f32::NAN.to_le_bytes().repeat(bytes.len() / 4);
@@ -466,7 +466,7 @@ fn weights_that_are_not_numbers_run_and_are_told() {
 
 /// `cargo package` gives no warning, and the program's package has every file that its sources include.
 #[test]
-fn the_packages_are_clean_and_whole() {
+fn the_packages_have_no_warning_and_all_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut cargo = std::process::Command::new(env!("CARGO"));
     let args = ["package", "--package", "llama-trace", "--list", "--offline", "--allow-dirty"];

@@ -1,7 +1,7 @@
 //! Compiles every CUDA kernel with a real NVRTC for every supported architecture. No GPU is needed.
 //!
-//! NVRTC is searched in the same places as by the program, and in the folders that LLAMA_TRACE_NVRTC names
-//! (`.ci/nvrtc.sh` downloads it from PyPI). Without NVRTC, the tests are skipped and print this.
+//! The tests search for NVRTC in the same places as the program, which include the folders in LLAMA_TRACE_NVRTC
+//! (`.ci/nvrtc.sh` downloads NVRTC from PyPI). Without NVRTC, the tests are skipped and print this.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "cuda/emulation.rs"]
@@ -25,7 +25,7 @@ use rayon::prelude::*;
 /// The architectures: Ampere, Hopper, Blackwell.
 const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
 
-/// A version newer than any NVRTC, because no driver has to load the code here.
+/// A driver version newer than any NVRTC, so every NVRTC is accepted. No driver loads the code in these tests.
 const ANY: (u32, u32) = (99, 0);
 
 /// Returns NVRTC. If there is none, prints this and returns `None`.
@@ -47,7 +47,8 @@ fn knows(nvrtc: &Nvrtc, architecture: (u32, u32)) -> bool {
     architecture < (12, 0) || nvrtc.version() >= (12, 8)
 }
 
-/// The report of ptxas for each kernel: its name, then registers, spills and shared memory.
+/// The resources of each kernel in the output of ptxas: from the kernel's name to its registers, spills and shared
+/// memory.
 fn resources(log: &str) -> BTreeMap<String, String> {
     let (mut found, mut name, mut spills) = (BTreeMap::new(), None, String::new());
     for line in log.lines() {
@@ -81,15 +82,15 @@ fn beside(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/kernels").join(name)
 }
 
-/// The file with the resources that each kernel takes of a multiprocessor.
+/// The list of the resources that each kernel uses on a multiprocessor.
 fn listed() -> PathBuf {
     beside("registers.txt")
 }
 
 /// Returns the resource lines of a module's kernels. NVRTC is not fully deterministic: in a few of a hundred
-/// compilations it orders instructions differently, and sometimes uses another number of registers. So it compiles
-/// several times, and takes for each kernel the line in the list if one compilation gives it, else the line of the
-/// first compilation.
+/// compilations it orders instructions differently, and sometimes uses another number of registers. So this function
+/// compiles the module up to eight times. If one compilation gives the line that the list has for a kernel, it returns
+/// this line, else the line of the first compilation.
 fn as_listed(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
     let is_listed = |line: &String| list.lines().any(|listed| listed == line);
     let mut lines = compiled();
@@ -106,8 +107,8 @@ fn as_listed(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
     lines
 }
 
-/// Returns the lines for the list. For a kernel whose line has changed, takes the line that most of three compilations
-/// give.
+/// Returns the new lines for the list. If a line has changed, the module is compiled three times, and each line is the
+/// one that most compilations give.
 fn usual(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
     let first = compiled();
     if first.iter().all(|line| list.lines().any(|listed| listed == line)) {
@@ -119,7 +120,7 @@ fn usual(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn a_kernel_that_seldom_takes_other_registers_is_as_the_list_says_and_one_that_always_does_is_not() {
+fn rare_other_register_counts_are_ignored_and_constant_ones_are_not() {
     let giving = |texts: &'static [&'static str]| {
         let next = std::cell::Cell::new(0);
         move || -> Vec<String> {
@@ -141,7 +142,7 @@ fn blesses() -> bool {
 
 /// The list has the digest of the sources, so a test without a compiler finds a list that is out of date.
 #[test]
-fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
+fn every_kernel_compiles_and_uses_the_listed_resources() {
     let expected = std::fs::read_to_string(listed()).unwrap();
     let digest = format!("SHA-256 of the sources: {}", sources::digest());
     let current = expected.lines().any(|line| line == digest);
@@ -185,9 +186,9 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
         }
     };
     let modules = Module::all();
-    // If the list is only checked, one module of each file is compiled for all architectures, and the others for one
-    // architecture only. They are the same code for other number types, and the digest shows that they were compiled
-    // for the list.
+    // If the list is only checked, one module of each file is compiled for all architectures, and the other modules for
+    // one architecture only. The other modules are the same code for other number types, and the digest shows that the
+    // list was made from this code.
     let is_looked_at = |architecture: (u32, u32), i: usize| {
         blesses()
             || architecture == (9, 0)
@@ -216,7 +217,7 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
 }
 
 #[test]
-fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
+fn the_embedded_ptx_has_the_kernels_of_the_sources() {
     let (major, minor) = ptx::COMPILER;
     let found = Nvrtc::find(ptx::COMPILER).ok().filter(|nvrtc| nvrtc.version() == ptx::COMPILER);
     let Some(nvrtc) = found else {
@@ -225,14 +226,14 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
     };
     let mut modules = ptx::modules();
     if !blesses() {
-        // One module of each file. The digest shows that all other texts are up to date.
+        // Only one module of each file is compiled. The digest shows that the PTX of all other modules is up to date.
         modules.dedup_by_key(|module| module.file);
     }
     let all: Vec<_> = ptx::ARCHITECTURES
         .into_iter()
         .flat_map(|architecture| modules.iter().map(move |module| (architecture, module)))
         .collect();
-    // Modules for a single architecture are not embedded, but the oldest compiler can compile them too.
+    // Modules for a single architecture are not embedded as PTX. The oldest compiler must compile them too.
     let carried = ptx::modules();
     let others = Module::all().into_iter().filter(|module| !carried.contains(module));
     for module in &sampled("modules that are not carried", others, 6) {
@@ -243,8 +244,9 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
     }
     if !blesses() {
         let all = sampled("modules as PTX", all, 16);
-        // NVRTC's own assembler accepts its PTX, as the driver must. The embedded PTX has the same kernels. NVRTC does
-        // not always give the same text, so the text is not compared; the digest of the sources checks the rest.
+        // NVRTC's own assembler must accept the PTX, because the driver must accept it. The embedded PTX must have the
+        // same kernels. NVRTC does not always give the same text, so the texts are not compared; the digest of the
+        // sources checks the rest.
         all.into_par_iter().for_each(|(architecture, module)| {
             let source = ptx::compact(module);
             let (code, log) = nvrtc.compile(source.source(), architecture, &["--ptxas-options=-v"]).unwrap();
@@ -281,17 +283,17 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
 }
 
 #[test]
-fn an_older_driver_is_no_reason_to_load_a_newer_compiler() {
+fn a_compiler_newer_than_the_driver_is_not_loaded() {
     let Some(nvrtc) = nvrtc() else { return };
     let (major, minor) = nvrtc.version();
-    // The same version is not newer.
+    // A compiler of the driver's version is accepted.
     assert_eq!(Nvrtc::find((major, minor)).unwrap().version(), (major, minor));
     let older = Nvrtc::find((major - 1, 99)).map(|older| older.version());
     assert!(older.is_err() || older.unwrap() < (major, minor));
 }
 
 #[test]
-fn what_ptxas_says_is_read() {
+fn the_output_of_ptxas_is_parsed() {
     let log = "ptxas info    : Compiling entry function 'argmax' for 'sm_90'\n\
                ptxas info    : Function properties for argmax\n\
                \u{20}   0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\

@@ -43,11 +43,11 @@ const FORMS: [(&str, &str); 13] = [
     ("gguf/split-00001-of-00003.gguf", "GGUF v3, BF16, 3 files"),
 ];
 
-/// The same model with the RoPE scaling of Llama 3.1. Each format states it in another way.
+/// The same model with the RoPE scaling of Llama 3.1. Each format states the scaling in another way.
 const SCALED: [(&str, &str); 3] =
     [("hf/bf16", "config"), ("meta/single", "params"), ("gguf/scaled.gguf", "")];
 
-/// The same in int8, and the number of values that share a scale. A row has 32 or 64 values.
+/// The same model in int8, and the number of values that share a scale. A row has 32 or 64 values.
 const INT8: [(&str, usize); 2] = [("v2", 32), ("v2_across", 48)];
 
 /// The largest relative L2 distance between logits with another order of summation.
@@ -77,7 +77,7 @@ fn last(logits: &[f32], vocab: usize) -> &[f32] {
     &prompt[prompt.len() - vocab..]
 }
 
-/// The one number type of all matrices.
+/// The number type of all matrices. All must have the same.
 fn dtype(checkpoint: &Checkpoint) -> Dtype {
     let matrices = checkpoint.tensors().filter(|(_, tensor)| tensor.shape().len() == 2);
     let dtypes: BTreeSet<_> = matrices.map(|(_, tensor)| tensor.dtype()).collect();
@@ -120,7 +120,7 @@ fn every_format_gives_the_same_logits() {
 }
 
 #[test]
-fn in_int8_the_logits_are_near_and_those_of_a_float64_reading() {
+fn int8_logits_are_close_to_float32_and_equal_to_the_float64_reader() {
     let (ids, plain) = expected("logits");
     let expected = json("formats/llama2c/expected.json");
     for (name, group) in INT8 {
@@ -151,7 +151,7 @@ fn every_format_has_the_same_configuration() {
 }
 
 #[test]
-fn a_wrong_pairing_is_noticed() {
+fn a_wrong_pairing_changes_the_logits() {
     let (ids, expected) = expected("logits");
     for (path, _) in FORMS {
         let mut wrong = open(path);
@@ -165,7 +165,7 @@ fn a_wrong_pairing_is_noticed() {
 }
 
 #[test]
-fn every_format_scales_rope_alike() {
+fn every_format_scales_rope_in_the_same_way() {
     let (ids, expected) = expected("scaled_logits");
     for (path, settings) in SCALED {
         let folder = tempfile::tempdir().unwrap();

@@ -61,7 +61,7 @@ fn blocks_are_dequantized_to_the_bits_of_gguf_py() {
 }
 
 #[test]
-fn blocks_run_as_the_float32_that_they_stand_for() {
+fn blocks_in_f32_run_as_the_float32_values_that_they_encode() {
     for (name, line) in [
         ("blocks", "GGUF v3, Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1"),
         ("k_blocks", "GGUF v3, F32, Q4_K, Q5_K and Q6_K"),
@@ -80,7 +80,7 @@ fn blocks_run_as_the_float32_that_they_stand_for() {
 }
 
 #[test]
-fn blocks_times_int8_give_the_logits_of_a_float64_reading_with_every_kernel() {
+fn blocks_in_q8_give_the_logits_of_the_float64_reader_with_every_kernel() {
     let expected: serde_json::Value =
         serde_json::from_slice(&fs::read(path("expected.json")).unwrap()).unwrap();
     for name in ["blocks", "k_blocks", "rare_blocks"] {
@@ -93,14 +93,14 @@ fn blocks_times_int8_give_the_logits_of_a_float64_reading_with_every_kernel() {
         for kernel in Kernel::available() {
             let cpu = Cpu::with_kernel(kernel).with_precision(Precision::Q8 { group });
             let ours = common::logits::logits_on(cpu, &checkpoint, &ids);
-            // The row of the last id. One more row follows.
+            // The row of the last id. The row of the sampled token follows.
             let last = &ours[(ids.len() - 1) * vocab..ids.len() * vocab];
             let error = distance(last, &exact);
             assert!(error <= 1e-5, "{name}, {}: {error:e}", kernel.name());
             let bits = bits(&ours);
             assert!(*first.get_or_insert_with(|| bits.clone()) == bits, "{name}, {}", kernel.name());
         }
-        // The weights were rounded, but not by much.
+        // The rounding of the activations to int8 changes the logits, but not by much.
         let error = distance(&logits_of(&checkpoint, &ids), &exact);
         assert!((1e-4..0.1).contains(&error), "{name} in float32: {error:e}");
     }
@@ -113,7 +113,7 @@ fn logits_of(checkpoint: &Checkpoint, ids: &[u32]) -> Vec<f32> {
 }
 
 #[test]
-fn a_file_of_blocks_runs_in_q8_unless_told_otherwise() {
+fn a_file_of_blocks_runs_in_q8_by_default() {
     let file = path("rare_blocks.gguf");
     let precision = |arguments: &[&str]| {
         let output = llama_trace(["info", "--model", file.to_str().unwrap()].iter().chain(arguments));
@@ -122,7 +122,7 @@ fn a_file_of_blocks_runs_in_q8_unless_told_otherwise() {
     };
     assert_eq!(
         precision(&[]),
-        "precision   q8: the file's blocks times activations in int8, a scale for every 32 values"
+        "precision   q8: int8 activations, a scale for every 32 values, times the file's blocks"
     );
     assert!(precision(&["--precision", "f32"]).starts_with("precision   f32: "));
     assert!(precision(&["--precision", "bf16"]).starts_with("precision   bf16: "));
@@ -154,7 +154,7 @@ fn any_part_opens_the_whole_model() {
 }
 
 #[test]
-fn a_file_is_known_by_its_beginning_and_not_by_its_name() {
+fn a_gguf_file_is_recognised_by_its_content_and_not_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.bin");
     let mut bytes = fs::read(path("f32.gguf")).unwrap();
@@ -214,11 +214,11 @@ fn huge(file: &Path) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn info_on_a_huge_file_reads_next_to_nothing() {
+fn info_on_a_huge_file_needs_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("huge.gguf");
     huge(&file);
-    // The limit is on allocated memory. A mapped file does not count.
+    // The limit applies to allocated memory only. A mapped file does not count.
     let command = format!(
         "ulimit -d 100000 && exec {} info --model {}",
         env!("CARGO_BIN_EXE_llama-trace"),
@@ -242,7 +242,7 @@ fn stories260k_writes_what_llama2c_writes() {
 }
 
 #[test]
-fn a_vocabulary_alone_is_a_tokenizer_and_no_model() {
+fn a_file_with_only_a_vocabulary_is_a_tokenizer_and_no_model() {
     let Some(vocabulary) = data("llama.cpp-vocab/ggml-vocab-llama-spm.gguf") else { return };
     let output = llama_trace(["info", "--model", vocabulary.to_str().unwrap()]);
     assert!(stderr(&output).contains("give it with --tokenizer"), "{}", stderr(&output));
@@ -259,7 +259,7 @@ fn model_of_kind(kind: &str, pre: &str, file: &Path) {
         let length = u64::from_le_bytes(*bytes[value..].first_chunk().unwrap()) as usize;
         bytes.splice(value..value + 8 + length, build::string(text.as_bytes()));
     }
-    // The data after the metadata stays at multiples of 32.
+    // Pads the metadata, because the data after it must stay at a multiple of 32 bytes.
     let filler = |spaces: usize| build::Build::new().text("filler", &" ".repeat(spaces)).keys.concat();
     let moved = bytes.len() + filler(0).len() + 32 * 1024 - before;
     let count = u64::from_le_bytes(*bytes[16..].first_chunk().unwrap());
@@ -269,7 +269,7 @@ fn model_of_kind(kind: &str, pre: &str, file: &Path) {
 }
 
 #[test]
-fn an_unknown_splitting_stops_neither_ids_nor_another_tokenizer() {
+fn an_unknown_splitting_rule_refuses_only_text_prompts() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
     model_of_kind("gpt2", "kimi-k2", &file);
@@ -304,7 +304,7 @@ fn an_unknown_splitting_stops_neither_ids_nor_another_tokenizer() {
 }
 
 #[test]
-fn texts_of_foreign_files_end_and_are_read_as_by_llama_cpp() {
+fn texts_of_other_peoples_files_end_as_in_llama_cpp() {
     let Some(file) = data("foreign/eot-without-key.gguf") else { return };
     let model = ["--model", file.to_str().unwrap()];
     let output = llama_trace(model.iter().chain(&["--ids", "400,9,270", "-n", "8", "--format", "json"]));

@@ -53,7 +53,7 @@ fn noticed(model: &str, mistake: &str, checkpoint: &Checkpoint) {
 }
 
 #[test]
-fn a_wrong_hyperparameter_is_noticed() {
+fn the_comparison_detects_a_wrong_hyperparameter() {
     for model in MODELS {
         let wrong = |mistake: &str, change: &dyn Fn(&mut Checkpoint)| {
             let mut checkpoint = open(model);
@@ -71,14 +71,14 @@ fn a_wrong_hyperparameter_is_noticed() {
 }
 
 #[test]
-fn a_wrong_window_is_noticed() {
+fn the_comparison_detects_a_wrong_window() {
     for (model, window, from) in [("mistral", 4, 0), ("qwen2", 5, 1)] {
         let right = open(model).config;
         assert_eq!((right.window, right.window_from), (Some(window), from), "{model}");
         let prompt = ids(model, "prompt_ids").len();
         assert!(prompt > window, "{model}: the window is shorter than the prompt");
         let wrong = [Some(window - 1), Some(window + 1), Some(prompt), None].map(|window| (window, from));
-        // The window in one layer too few, in one too many, or in all layers.
+        // The window begins one layer later, or in the first layer.
         let layers = [from + 1, 0].map(|from| (Some(window), from));
         for (window, from) in wrong.into_iter().chain(layers) {
             let mut checkpoint = open(model);
@@ -88,7 +88,7 @@ fn a_wrong_window_is_noticed() {
             }
         }
     }
-    // A window that the configuration has but does not use.
+    // The configuration has a window, but does not use it.
     let mut checkpoint = open("qwen3");
     assert_eq!(checkpoint.config.window, None);
     checkpoint.config.window = Some(3);
@@ -96,7 +96,7 @@ fn a_wrong_window_is_noticed() {
 }
 
 #[test]
-fn a_missing_query_and_key_norm_is_noticed() {
+fn the_comparison_detects_a_missing_query_and_key_norm() {
     let mut checkpoint = open("qwen3");
     checkpoint.config.qk_norm = false;
     noticed("qwen3", "no query and key norm", &checkpoint);
@@ -108,7 +108,7 @@ fn with_tensors(model: &str, change: impl FnOnce(&mut Tensors)) -> Checkpoint {
 }
 
 #[test]
-fn every_bias_and_norm_weight_matters_dropped_or_swapped() {
+fn the_comparison_detects_each_missing_or_swapped_bias_and_norm_weight() {
     for model in MODELS {
         let all = tensors(&fixture(&format!("golden/{model}")));
         let vectors: Vec<_> =
@@ -144,7 +144,7 @@ fn every_bias_and_norm_weight_matters_dropped_or_swapped() {
 }
 
 #[test]
-fn a_missing_root_and_a_wrong_kv_head_are_noticed() {
+fn the_comparison_detects_a_missing_scale_and_a_wrong_kv_head() {
     for model in MODELS {
         let reference = reference(model);
         let sizes = llama_trace::trace::Sizes::new(&open(model).config, Precision::F32);
@@ -157,7 +157,8 @@ fn a_missing_root_and_a_wrong_kv_head_are_noticed() {
             no_root.insert(at(Stage::Scores), right[&at(Stage::Qk)].clone());
             assert!(difference(&no_root, &reference).is_some(), "{model}: √C dropped");
 
-            // Heads assigned in turn (h mod G) instead of in runs (h / (H/G)); in reverse order if G = H.
+            // Query head h reads kv head h mod G instead of h / (H/G). If G = H, the two are the same, so the order is
+            // reversed.
             let wrong_head = |head: usize| if groups == heads { heads - 1 - head } else { head % groups };
             for (repeated, cache) in [(Stage::Keys, Stage::CacheK), (Stage::Values, Stage::CacheV)] {
                 let (shape, cache) = (&right[&at(repeated)].0, &right[&at(cache)].1);

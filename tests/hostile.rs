@@ -57,12 +57,12 @@ fn check(what: &str, output: &Output, code: i32, texts: &[&str]) {
     let message = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{what}: {message}");
     assert!(stdout(output).is_empty(), "{what} prints {:?}", stdout(output));
-    // If the model opens, the program describes it before it reports the other error.
+    // The error is in the first line, or after one line that describes the opened model.
     assert!(message.lines().take(2).any(|line| line.starts_with("error: ")), "{what}: {message}");
     for text in ["expected: ", "next: "].iter().chain(texts) {
         assert!(message.contains(text), "{what}: `{text}` is not in\n{message}");
     }
-    // Names and texts come from files. None of them may move the cursor or fill the screen.
+    // The message quotes names and texts from files. They must not move the cursor or fill the screen.
     assert!(!message.contains('\x1b') && message.len() < 4000, "{what}: {message:?}");
 }
 
@@ -107,10 +107,11 @@ fn a_path_without_a_model() {
     }
 }
 
-/// A pipe without a writer never ends, and a device may be endless. With the limits, endless waiting is a failure.
+/// A pipe without a writer never ends, and a device may be endless. The child has limits on time and memory, so endless
+/// reading or waiting fails the test.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_is_no_regular_file_is_never_read() {
+fn a_file_that_is_not_regular_is_never_read() {
     let ends = |args: &[&str], code: i32, texts: &[&str]| {
         let end = child::run(args, &[]);
         assert_eq!((end.wrong(), end.code), (None, Some(code)));
@@ -127,7 +128,7 @@ fn what_is_no_regular_file_is_never_read() {
     ends(&run(model.path()), 0, &["tokens are shown as ids", "tokenizer.json", "not a regular file"]);
 }
 
-/// An endless prompt.
+/// Reads a prompt from a device that never ends.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_prompt_is_read_up_to_a_limit() {
@@ -137,7 +138,7 @@ fn a_prompt_is_read_up_to_a_limit() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_run_with_a_line_that_says_so() {
+fn weights_that_are_nan_or_infinite_run_with_a_warning() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let model = models::golden("gqa", |tensors| {
             for (_, bytes) in tensors.values_mut() {
@@ -167,7 +168,7 @@ fn weights_that_are_no_numbers_run_with_a_line_that_says_so() {
 /// A full disk or a closed terminal must not cause a panic.
 #[cfg(target_os = "linux")]
 #[test]
-fn outputs_that_cannot_be_written() {
+fn an_output_that_cannot_be_written_is_an_error() {
     let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
     for args in [
         &["info"][..],
@@ -203,7 +204,7 @@ fn outputs_that_cannot_be_written() {
 }
 
 #[test]
-fn real_files_cut_short_are_refused() {
+fn truncated_real_files_are_refused() {
     for name in ["stories260K.bin", "stories260K_q80.bin"] {
         let Some(path) = data(&format!("stories260K/{name}")) else { continue };
         let whole = fs::read(&path).unwrap();

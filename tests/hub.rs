@@ -34,7 +34,7 @@ use server::{Answer, Request};
 const WEIGHTS: &str = "model.safetensors";
 const RUN: [&str; 6] = ["--model", "org/tiny", "--prompt", "Once upon", "-n", "2"];
 
-/// The built-in model, together with the unneeded files of real repositories.
+/// The files of the built-in model, and files that real repositories have but that are not needed.
 fn tiny() -> Files {
     let mut all = files(&fixture("builtin"));
     for name in ["README.md", ".gitattributes", "pytorch_model.bin", "original/consolidated.00.pth"] {
@@ -75,7 +75,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     assert_eq!(ok(&first), expected());
     let told = stderr(&first);
     assert!(told.starts_with("org/tiny at 0123456 from the hub: fetched, 7 files of 1.9"), "{told}");
-    assert_eq!(told.lines().count(), 2, "where it came from, and what it is: {told}");
+    assert_eq!(told.lines().count(), 2, "one line names the source, one the model: {told}");
 
     let small = [
         "chat_template.jinja",
@@ -126,7 +126,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     assert!(hub.hub.asked().is_empty() && hub.store.asked().is_empty());
 }
 
-/// PyTorch's files, and shards in folders of the repository. Their index writes `./` before the names.
+/// Layouts with PyTorch's files, and with shards in subfolders. The index of the shards has `./` before the names.
 #[test]
 fn files_of_every_layout_are_fetched_and_read_from_the_cache() {
     for (name, index, shards) in [
@@ -215,14 +215,14 @@ fn info_of(path: &Path) -> Vec<String> {
     info.lines().skip(1).map(str::to_owned).collect()
 }
 
-/// The requested parts of the files with the values.
+/// The requests for weight files so far, each with the requested range.
 fn ranges(hub: &Hub) -> Vec<String> {
     let asked = hub.store.asked();
     asked.iter().map(|request| format!("{} {}", request.line(), request.range().unwrap_or("all"))).collect()
 }
 
 #[test]
-fn a_model_is_looked_at_without_fetching_its_values() {
+fn info_describes_a_model_without_downloading_its_values() {
     let gguf = fixture("formats/gguf");
     let split = ["split-00001-of-00003.gguf", "split-00002-of-00003.gguf", "split-00003-of-00003.gguf"];
     let sharded = models::sharded();
@@ -261,7 +261,7 @@ fn a_model_is_looked_at_without_fetching_its_values() {
 }
 
 #[test]
-fn a_model_is_looked_at_whatever_the_server_can() {
+fn info_works_with_servers_of_few_features() {
     let hub = Hub::new(tiny());
     let whole = hub.files[WEIGHTS].clone();
     hub.twist(move |at, _, answer| if at == At::Store { Answer::body(whole.clone()) } else { answer });
@@ -283,7 +283,7 @@ fn a_model_is_looked_at_whatever_the_server_can() {
 }
 
 #[test]
-fn a_commit_that_is_there_is_not_asked_for() {
+fn a_cached_commit_is_not_requested() {
     let hub = Hub::new(tiny());
     let model = format!("org/tiny@{COMMIT}");
     let args = ["--model", &model, "--ids", "1", "-n", "1"];
@@ -303,7 +303,7 @@ fn a_commit_that_is_there_is_not_asked_for() {
 /// Files that Python's client has downloaded are opened, and never changed.
 #[cfg(unix)]
 #[test]
-fn a_cache_that_somebody_else_filled_is_shared() {
+fn a_cache_that_another_program_filled_is_used() {
     let hub = Hub::new(tiny());
     let (cached, cache) = (hub.cached(), hub.home.path().join("elsewhere"));
     let snapshot = cached.join("snapshots").join(COMMIT);
@@ -319,7 +319,7 @@ fn a_cache_that_somebody_else_filled_is_shared() {
     assert_eq!(ok(&hub.run(&[&RUN[..], &["--offline"]].concat())), expected());
     assert_eq!(ok(&hub.run(&RUN)), expected());
     assert_eq!(hub.hub.asked().len(), 1);
-    // A blob without a link is linked, not downloaded again. The cache may be in another folder.
+    // If a blob has no link, it is linked and not downloaded again. The cache may be in another folder.
     fs::remove_file(snapshot.join(WEIGHTS)).unwrap();
     fs::create_dir(&cache).unwrap();
     fs::rename(&cached, cache.join("models--org--tiny")).unwrap();
@@ -329,7 +329,7 @@ fn a_cache_that_somebody_else_filled_is_shared() {
 }
 
 #[test]
-fn the_token_goes_to_the_hub_and_to_nobody_else() {
+fn the_token_is_sent_only_to_the_hub() {
     let hub = Hub::new(tiny());
     let sent = |requests: Vec<Request>| -> Vec<Option<String>> {
         requests.into_iter().map(|request| request.headers.get("authorization").cloned()).collect()
@@ -346,7 +346,7 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
 /// Only a terminal has a progress bar: the other tests check every byte of the output.
 #[cfg(unix)]
 #[test]
-fn a_terminal_shows_how_far_it_is() {
+fn a_terminal_shows_the_progress() {
     let hub = Hub::new(tiny());
     hub.twist(|at, _, answer| match at {
         At::Store => Answer { cut: Some(500_000), stall: true, ..answer },
@@ -373,7 +373,7 @@ fn a_terminal_shows_how_far_it_is() {
 }
 
 #[test]
-fn two_at_once_fetch_each_file_once() {
+fn two_processes_download_each_file_once() {
     let hub = Hub::new(tiny());
     let start = || hub.command(&RUN).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     for child in [start(), start(), start()] {
@@ -384,7 +384,7 @@ fn two_at_once_fetch_each_file_once() {
 }
 
 #[test]
-fn a_refusal_says_why_and_what_to_do() {
+fn the_error_of_a_refusal_has_reason_and_advice() {
     let gated = || {
         let answer = Answer::status(403).with("X-Error-Code", "GatedRepo");
         answer.with("X-Error-Message", "Access to model org/tiny is restricted.")
@@ -404,7 +404,7 @@ fn a_refusal_says_why_and_what_to_do() {
         (
             Answer::status(401),
             None,
-            &["no such path here, and no such repository", "or it is private", "HF_TOKEN"],
+            &["no such path on this machine", "no such repository, or it is private", "HF_TOKEN"],
         ),
         (Answer::status(401), Some("hf_x"), &["does not accept the token"]),
         (Answer::status(403), None, &["access to the repository is denied", "status 403"]),
@@ -416,7 +416,11 @@ fn a_refusal_says_why_and_what_to_do() {
         (Answer::status(429).with("Retry-After", "3600"), None, &["too many requests", "raises the limit"]),
         (Answer::status(503).with("Retry-After", "0"), None, &["the hub failed", "status 503"]),
         (Answer::body("<html>log in to the hotel</html>"), None, &["not in the hub's format", "HF_ENDPOINT"]),
-        (Answer::body("{\"sha\": \"../../x\", \"siblings\": []}"), None, &["`../../x` for a commit"]),
+        (
+            Answer::body("{\"sha\": \"../../x\", \"siblings\": []}"),
+            None,
+            &["`../../x` as the id of a commit"],
+        ),
         (Answer::body(vec![b' '; (16 << 20) + 1]), None, &["more than 16777216 bytes"]),
         (
             Answer::status(302).with("Location", "file:///etc/passwd"),
@@ -442,11 +446,11 @@ fn a_refusal_says_why_and_what_to_do() {
     refused(&hub.run(&["--model", "org/other", "--prompt", "x"]), 3, &["no such repository", "RepoNotFound"]);
     let output = hub.command(&RUN).env("HF_TOKEN", "a\u{7f}b").output().unwrap();
     refused(&output, 2, &["HF_TOKEN"]);
-    assert!(!hub.home.path().join("hub").exists(), "nothing was kept");
+    assert!(!hub.home.path().join("hub").exists(), "nothing may be stored in the cache");
 }
 
 #[test]
-fn without_the_hub_the_cache_serves() {
+fn without_the_hub_the_cache_is_used() {
     let hub = Hub::new(tiny());
     let nowhere =
         |args: &[&str]| hub.command(args).env("HF_ENDPOINT", "http://127.0.0.1:1").output().unwrap();
@@ -465,7 +469,7 @@ fn without_the_hub_the_cache_serves() {
 }
 
 #[test]
-fn shards_come_by_their_index() {
+fn shards_are_downloaded_by_their_index() {
     let model = models::sharded();
     let hub = Hub::new(files(model.path()));
     let run = ["--model", "org/tiny", "--ids", "1,5", "-n", "2"];
@@ -486,7 +490,7 @@ fn shards_come_by_their_index() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_not_followed() {
+fn names_that_lead_out_of_the_folder_are_refused() {
     let model = models::sharded();
     let index = "model.safetensors.index.json";
     for name in ["../../../../evil.safetensors", "/tmp/evil.safetensors", "a/../../evil.safetensors"] {
@@ -515,7 +519,7 @@ fn names_that_lead_elsewhere_are_not_followed() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_not_fetched() {
+fn a_model_that_cannot_be_opened_is_not_downloaded() {
     let mut other = tiny();
     other.insert("config.json".into(), br#"{"model_type": "gemma2"}"#.to_vec());
     let hub = Hub::new(other);
@@ -550,7 +554,7 @@ fn a_gguf_file_is_opened_by_its_name() {
 }
 
 #[test]
-fn metas_own_layout_is_fetched_too() {
+fn metas_layout_is_downloaded_too() {
     let hub = Hub::new(files(&fixture("formats/meta/by_vocab")));
     let info = ok(&hub.run(&["info", "--model", "org/tiny"]));
     assert!(info.contains("2 model-parallel .pth files"), "{info}");
@@ -558,7 +562,7 @@ fn metas_own_layout_is_fetched_too() {
 }
 
 #[test]
-fn a_path_goes_before_a_name() {
+fn a_path_has_priority_over_a_name() {
     let hub = Hub::new(tiny());
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir_all(folder.path().join("org/tiny")).unwrap();

@@ -25,7 +25,7 @@ fn scaled() -> tempfile::TempDir {
 }
 
 #[test]
-fn info_says_what_was_recognised_and_whose_scaling_it_is() {
+fn info_names_the_format_and_the_source_of_the_scaling() {
     let info = |path: &Path, more: &[&str]| {
         let output = llama_trace(["info", "--model", path.to_str().unwrap()].iter().chain(more));
         assert!(output.status.success(), "{}", stderr(&output));
@@ -51,7 +51,7 @@ fn info_says_what_was_recognised_and_whose_scaling_it_is() {
 }
 
 #[test]
-fn a_factor_needs_a_model_that_scales() {
+fn a_rope_factor_needs_a_model_with_rope_scaling() {
     let refused = |path: &Path, factor: &str| {
         let output = llama_trace(["info", "--model", path.to_str().unwrap(), "--rope-factor", factor]);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -63,7 +63,7 @@ fn a_factor_needs_a_model_that_scales() {
     refused(folder.path(), "nan");
 }
 
-/// A copy of a real file under Meta's names.
+/// A folder with copies of a real model's files under Meta's names.
 fn demo() -> Option<tempfile::TempDir> {
     let folder = data("executorch-demo-pth")?;
     let copy = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn a_real_pth_file_runs() {
 }
 
 #[test]
-fn the_tokenizer_lies_beside_the_weights_or_above_them() {
+fn the_tokenizer_is_next_to_the_weights_or_one_folder_above() {
     let (Some(folder), Some(tokenizer)) = (demo(), data("stories260K/tok512.bin")) else { return };
     let model = folder.path().to_str().unwrap();
     let run = || llama_trace(["tokenize", "--model", model, "Hello"]);
@@ -104,7 +104,7 @@ fn the_tokenizer_lies_beside_the_weights_or_above_them() {
 }
 
 #[test]
-fn a_pickle_that_runs_something_is_refused() {
+fn a_pickle_that_runs_code_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(path("meta/single/params.json"), folder.path().join("params.json")).unwrap();
     let weights = folder.path().join("consolidated.00.pth");

@@ -1,5 +1,5 @@
-//! The terminal is always restored. This program runs itself in a pseudo-terminal. The child takes the terminal with
-//! the viewer's guard, and then panics, is killed, or ends. The parent checks the state of the terminal.
+//! Checks that the terminal is always restored. This test program runs itself in a pseudo-terminal. The child takes the
+//! terminal with the viewer's guard, and then panics, is killed, or ends. The parent checks the state of the terminal.
 
 #![allow(clippy::unwrap_used)] // a test that fails may stop with a panic
 
@@ -41,7 +41,7 @@ mod unix {
 
     /// The environment variable that selects what the child does.
     pub(super) const FATE: &str = "LLAMA_TRACE_GUARD_FATE";
-    /// The child has taken the terminal.
+    /// The child prints this when it has taken the terminal.
     const READY: &str = "the guard is taken";
     const ENTER: &str = "\u{1b}[?1049h";
     const LEAVE: &str = "\u{1b}[?1049l";
@@ -190,7 +190,7 @@ mod unix {
             thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(session.text().matches(ENTER).count(), 1);
-        // The child may still be about to stop. Continuing it again does no harm.
+        // Sends the signal repeatedly, because the child may not have stopped yet. Continuing it again does no harm.
         while session.text().matches(ENTER).count() < 2 {
             assert!(start.elapsed() < PATIENCE, "the terminal is taken again: {:?}", session.text());
             session.send("-CONT");

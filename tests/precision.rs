@@ -1,4 +1,4 @@
-//! The promises of `--precision`: `bf16` is PyTorch's bfloat16 run, and `q8` is the arithmetic of llama2.c's version 2.
+//! Checks the promises of `--precision`: `bf16` computes as PyTorch does in bfloat16, and `q8` as llama2.c's version 2.
 //! The references are under fixtures/precision.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

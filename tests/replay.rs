@@ -45,7 +45,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint::{self, random};
 use llama_trace::config::Precision;
@@ -71,19 +70,19 @@ const MODELS: [&str; 6] = ["gqa", "mha_bias", "tied_llama3", "mistral", "qwen2",
 const PRECISIONS: [Precision; 4] =
     [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }, Precision::Q8 { group: 7 }];
 
-fn model(name: &str) -> Model<Cpu> {
+fn model(name: &str) -> Model {
     model_in(name, Cpu::default())
 }
 
-fn model_in(name: &str, cpu: Cpu) -> Model<Cpu> {
+fn model_in(name: &str, cpu: Cpu) -> Model {
     let checkpoint = checkpoint::open(&common::fixture(&format!("golden/{name}"))).unwrap();
     Model::load(&checkpoint, cpu).unwrap()
 }
 
 /// The model in every precision, and an int8 file.
-fn models_in(names: &'static [&'static str]) -> impl Iterator<Item = (String, Box<dyn Fn() -> Model<Cpu>>)> {
+fn models_in(names: &'static [&'static str]) -> impl Iterator<Item = (String, Box<dyn Fn() -> Model>)> {
     let golden = names.iter().flat_map(|&name| {
-        PRECISIONS.map(|precision| -> (String, Box<dyn Fn() -> Model<Cpu>>) {
+        PRECISIONS.map(|precision| -> (String, Box<dyn Fn() -> Model>) {
             let cpu = Cpu::default().with_precision(precision);
             (format!("{name} in {precision:?}"), Box::new(move || model_in(name, cpu.clone())))
         })
@@ -102,7 +101,7 @@ fn sampler() -> Sampler {
 }
 
 /// All frames of a run, and their passes.
-fn record<B: Backend>(model: &Model<B>, prompt: &[u32]) -> (HashMap<Site, Frame>, Vec<PassDims>) {
+fn record(model: &Model, prompt: &[u32]) -> (HashMap<Site, Frame>, Vec<PassDims>) {
     let mut session = Session::new(model, sampler()).unwrap();
     let (select, mut frames, mut passes) = (Select::all(), HashMap::new(), Vec::new());
     let mut ids = prompt.to_vec();
@@ -137,7 +136,7 @@ fn derived_frames_equal_recorded_ones() {
 }
 
 /// Derives every derivable frame of a run from the recorded ones.
-fn compare_derived(name: &str, model: &Model<Cpu>, prompt: &[u32]) {
+fn compare_derived(name: &str, model: &Model, prompt: &[u32]) {
     let (frames, passes) = record(model, prompt);
     let mut derived = 0;
     for (site, recorded) in &frames {
@@ -163,7 +162,7 @@ fn a_live_run_shows_what_the_pass_computed() {
 }
 
 /// Compares every frame that a live run computes again with the recorded one.
-fn compare_live(name: &str, model: impl Fn() -> Model<Cpu>, prompt: &[u32]) {
+fn compare_live(name: &str, model: impl Fn() -> Model, prompt: &[u32]) {
     let (frames, passes) = record(&model(), prompt);
     let mut live = start(model(), prompt, PASSES, Vec::new());
     assert_eq!(live.outline().passes.iter().map(|pass| pass.dims).collect::<Vec<_>>(), passes, "{name}");
@@ -214,17 +213,11 @@ fn a_mask_is_there_exactly_where_some_key_is_hidden() {
 }
 
 /// A live run after its first `draws` passes, or after fewer if it ends earlier.
-fn start<B: Backend + 'static>(model: Model<B>, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
+fn start(model: Model, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
     start_within(DEFAULT_MEMORY, model, prompt, draws, eos)
 }
 
-fn start_within<B: Backend + 'static>(
-    memory: usize,
-    model: Model<B>,
-    prompt: &[u32],
-    draws: usize,
-    eos: Vec<u32>,
-) -> Live {
+fn start_within(memory: usize, model: Model, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
     let ids = prompt.to_vec();
     let start = Start { ids, draws, sampler: sampler(), tokenizer: None, eos, memory, context: None };
     run_to_idle(Live::start(Arc::new(model), start).unwrap())
@@ -409,7 +402,7 @@ fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
 }
 
 /// The bits of the logits of each pass. The run may be recorded.
-fn logits(model: &Model<Cpu>, recorded: bool) -> Vec<Vec<u32>> {
+fn logits(model: &Model, recorded: bool) -> Vec<Vec<u32>> {
     let (mut session, select, mut passes) =
         (Session::new(model, sampler()).unwrap(), Select::all(), Vec::new());
     // Long enough for the products of many rows, which pack their rows.
@@ -489,9 +482,9 @@ fn a_prefill_of_stories260k_is_the_same_as_its_tokens_one_by_one() {
 }
 
 /// Compares row t of every stage of a prefill with the pass that reads token t alone.
-fn compare_prefill(model: &Model<Cpu>, prompt: &[u32]) {
+fn compare_prefill(model: &Model, prompt: &[u32]) {
     let select = Select::all();
-    let frames_of = |session: &mut Session<'_, Cpu>, ids: &[u32]| {
+    let frames_of = |session: &mut Session<'_>, ids: &[u32]| {
         let mut frames = HashMap::new();
         let dims = session.next_pass(ids.len());
         let mut recorder = Recorder::new(model.sizes(), dims, &select, |frame: Frame| {

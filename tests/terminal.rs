@@ -57,7 +57,7 @@ fn quit(mut viewer: Terminal) {
     assert_eq!(end.code, 0, "{}", end.screen);
     // The description of the named model was printed before the viewer opened.
     let left: Vec<_> = end.screen.lines().filter(|line| !line.ends_with("precision f32")).collect();
-    assert_eq!(left.concat(), "", "nothing of the viewer is left on the screen");
+    assert_eq!(left.concat(), "", "the viewer left text on the screen");
 }
 
 #[test]
@@ -65,13 +65,13 @@ fn the_first_screen_shows_the_prompt_and_q_leaves_it() {
     let viewer = viewer(&[]);
     viewer.shows(&["<|begin_of_text|>", "│Once│␣upon│␣a│␣time", "is next"]);
     viewer.shows(&["step 1 of ", "tokens", "embedding", "layer 0", "layer 3", "logits", "q quit"]);
-    assert!(viewer.look(vt100::Screen::alternate_screen), "what was on the screen before is kept");
+    assert!(viewer.look(vt100::Screen::alternate_screen), "the viewer does not use the alternate screen");
     assert!(!viewer.has_its_settings(), "keys come as they are pressed");
     quit(viewer);
 }
 
 #[test]
-fn without_anything_said_it_shows_the_built_in_model() {
+fn without_options_the_viewer_shows_the_built_in_model() {
     let viewer = Terminal::start(WINDOW, command(&[]));
     viewer.shows(&["built-in", "│Once│␣upon│␣a│␣time", "step 1 of "]);
     quit(viewer);
@@ -121,7 +121,7 @@ fn the_next_token_is_a_decode_pass() {
 }
 
 #[test]
-fn it_opens_exactly_where_the_command_line_says() {
+fn the_viewer_opens_exactly_where_the_command_line_says() {
     let viewer = viewer(&["--layer", "2", "--stage", "softmax", "--head", "1"]);
     viewer.shows(&["layer 2 of 0-3", "softmax", "head 1"]);
     quit(viewer);
@@ -134,7 +134,7 @@ fn it_opens_exactly_where_the_command_line_says() {
 }
 
 #[test]
-fn a_place_that_does_not_exist_is_told_before_the_terminal_is_touched() {
+fn a_missing_place_is_reported_before_the_terminal_changes() {
     for (args, expected) in [
         (["--layer", "4"], ["from 0 to 3", "4"]),
         (["--stage", "sofmax"], ["did you mean `softmax`?", "sofmax"]),
@@ -193,7 +193,7 @@ fn the_window_may_have_any_size() {
             let rows: Vec<String> = screen.rows(0, size.0).collect();
             rows[usize::from(size.1) - 1].contains("q quit")
         };
-        // A key that arrives together with a resize does not wait for the next key.
+        // A key that arrives together with a resize is handled at once, and not only at the next key.
         let screen = viewer.until(&format!("{size:?} shows what the keys did"), |screen| {
             filled(screen) && screen.contents().contains("layer 3 of 0-3")
         });
@@ -203,7 +203,7 @@ fn the_window_may_have_any_size() {
 }
 
 #[test]
-fn a_key_that_comes_together_with_a_new_size_is_heeded() {
+fn a_key_that_arrives_together_with_a_resize_works() {
     let mut viewer = viewer(&["--stage", "tokens"]);
     viewer.shows(&["step 1 of"]);
     for step in 2..40 {
@@ -215,7 +215,7 @@ fn a_key_that_comes_together_with_a_new_size_is_heeded() {
 }
 
 #[test]
-fn it_starts_in_a_small_window_and_in_none() {
+fn the_viewer_starts_in_a_small_window_and_in_one_of_size_0() {
     for size in [(20, 5), (0, 0)] {
         let mut viewer = Terminal::start(size, command(&["--prompt", PROMPT, "--step"]));
         viewer.until("the alternate screen", vt100::Screen::alternate_screen);
@@ -225,7 +225,7 @@ fn it_starts_in_a_small_window_and_in_none() {
 }
 
 #[test]
-fn e_exports_what_is_seen() {
+fn the_key_e_exports_the_shown_stage() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(&["--prompt", PROMPT, "--step", "--stage", "softmax", "--layer", "2"]);
     command.cwd(folder.path());
@@ -256,7 +256,7 @@ fn e_exports_what_is_seen() {
     }
     let logits = values(&dump.join("pass_001/logits.npy"));
     assert_same_bits(&values(&folder.path().join("p1_logits.npy")), &logits);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing else was written");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "another file was written");
 }
 
 fn values(file: &Path) -> ArrayD<f32> {
@@ -269,7 +269,7 @@ fn assert_same_bits(one: &ArrayD<f32>, other: &ArrayD<f32>) {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_told_and_the_viewer_goes_on() {
+fn a_folder_that_cannot_be_written_is_reported_in_the_viewer() {
     let folder = tempfile::tempdir().unwrap();
     let gone = folder.path().join("gone");
     fs::create_dir(&gone).unwrap();
@@ -279,14 +279,14 @@ fn a_folder_that_cannot_be_written_is_told_and_the_viewer_goes_on() {
     viewer.shows(&["step 1 of "]);
     fs::remove_dir(&gone).unwrap();
     viewer.send("e");
-    viewer.shows(&["cannot be exported", "start in a folder of yours"]);
+    viewer.shows(&["cannot be exported", "start in a folder that you may write to"]);
     viewer.send("n");
     viewer.shows(&["step 2 of "]);
     quit(viewer);
 }
 
 #[test]
-fn signals_end_it_in_order() {
+fn signals_end_the_viewer_properly() {
     for name in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "XCPU"] {
         let viewer = viewer(&[]);
         assert!(!viewer.has_its_settings());
@@ -324,7 +324,7 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
 
 /// The window is closed: the terminal is gone, and a signal reports this.
 #[test]
-fn it_ends_with_its_terminal() {
+fn the_viewer_ends_when_its_window_closes() {
     let mut viewer = viewer(&[]);
     viewer.shows(&["step 1 of "]);
     viewer.hang_up();
@@ -333,7 +333,7 @@ fn it_ends_with_its_terminal() {
 
 /// The terminal is gone, and no signal reports this, because the program is in another session.
 #[test]
-fn it_ends_with_a_terminal_that_is_not_its_own() {
+fn the_viewer_ends_when_a_terminal_of_another_session_closes() {
     let mut command = command(&["--prompt", PROMPT, "--step"]);
     command.set_controlling_tty(false);
     let mut viewer = Terminal::start(WINDOW, command);
@@ -343,7 +343,7 @@ fn it_ends_with_a_terminal_that_is_not_its_own() {
 }
 
 #[test]
-fn no_color_means_none_and_so_does_a_terminal_that_has_none() {
+fn no_color_and_terminals_without_colours_turn_colours_off() {
     let colours_of = |variable: Option<(&str, &str)>| {
         let mut command = command(&["--prompt", PROMPT, "--step", "--stage", "softmax"]);
         if let Some((name, value)) = variable {
@@ -351,7 +351,7 @@ fn no_color_means_none_and_so_does_a_terminal_that_has_none() {
         }
         let mut viewer = Terminal::start(WINDOW, command);
         viewer.shows(&["softmax", "step "]);
-        // Esc must be read before the next key arrives. Otherwise the two are read as Alt and that key.
+        // Esc must be read before the next key arrives. Otherwise the two are read as Alt together with that key.
         for (keys, expected) in [
             ("v", "softmax"),
             ("/logits\r", "after the layers"),
@@ -370,7 +370,7 @@ fn no_color_means_none_and_so_does_a_terminal_that_has_none() {
     };
     assert_eq!(colours_of(Some(("NO_COLOR", "1"))), [] as [String; 0]);
     assert_eq!(colours_of(Some(("TERM", "vt100"))), [] as [String; 0]);
-    assert!(!colours_of(None).is_empty(), "there are colours where nobody minds");
+    assert!(!colours_of(None).is_empty(), "there are no colours although nothing turns them off");
 }
 
 /// The escape sequences in `raw` that set a colour.
@@ -384,7 +384,7 @@ fn colours(raw: &str) -> Vec<String> {
 }
 
 #[test]
-fn without_a_terminal_it_names_what_works() {
+fn without_a_terminal_the_error_names_commands_that_work() {
     let binary = env!("CARGO_BIN_EXE_llama-trace");
     for script in [
         format!("{binary} --step < /dev/null"),
@@ -422,7 +422,7 @@ fn stories260k_is_stepped_through() {
     quit(viewer);
 }
 
-/// A vocabulary whose tokens set the window's title, in a model that samples mostly such tokens.
+/// A model that samples mostly tokens whose text sets the window's title.
 fn hostile_vocabulary(folder: &Path) -> String {
     let mut tokens = models::tok_bin(models::BIN_VOCAB);
     // Filler tokens, each with four bytes and their length before them.
@@ -502,7 +502,7 @@ fn the_screen_opens_before_a_long_prompt_is_run_and_escape_ends_the_program() {
 }
 
 #[test]
-fn a_prompt_that_cannot_be_run_is_said_before_the_screen_opens() {
+fn an_impossible_prompt_is_reported_before_the_screen_opens() {
     let ids = vec!["1"; 513].join(",");
     let end = Terminal::start(WINDOW, command(&["--ids", &ids, "--step"])).end();
     assert_eq!(end.code, 4, "{}", end.screen);
@@ -519,7 +519,7 @@ fn a_key_goes_from_prompt_to_prompt_and_an_address_opens_one() {
     viewer.shows(&["layer 2 of 0-3", " p0/L2/softmax[h=1,t=2,k=1] = "]);
     viewer.send(")");
     viewer.shows(&["sequence 1 of 0-2", "│The│␣dog", " s1/p0/L2/softmax[h=1,t=2,k=1] = "]);
-    // Each one samples different tokens.
+    // Each sequence samples other tokens.
     viewer.send("t");
     viewer.shows(&["pass 1 (decode)", " s1/p1/L2/softmax[h=1,t=0,k=1] = "]);
     viewer.send("(");
@@ -561,7 +561,7 @@ fn a_key_goes_from_prompt_to_prompt_and_an_address_opens_one() {
 }
 
 #[test]
-fn escape_goes_back_from_a_sequence_whose_prompt_still_runs_and_the_first_goes_on() {
+fn escape_leaves_a_sequence_that_still_runs_its_prompt() {
     let folder = tempfile::tempdir().unwrap();
     let model = slow_model(folder.path());
     let path = folder.path().join("prompts.jsonl");

@@ -131,9 +131,9 @@ fn texts() -> Vec<String> {
     texts
 }
 
-/// The display of the merges is computed separately, except for SentencePiece. Its end must be the ids.
+/// Except for SentencePiece, the merges for `--merges` are computed by separate code. The last merge must give the ids.
 #[test]
-fn merging_ends_in_the_ids_of_every_kind_of_tokenizer() {
+fn the_last_merge_gives_the_ids_with_every_kind_of_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
     let ranks = folder.path().join("tokenizer.model");
     std::fs::write(&ranks, models::ranks(&["ab", "th", "the", " the", "aa", "aaa", "  ", "===", "é", "ll"]))
@@ -154,7 +154,7 @@ fn merging_ends_in_the_ids_of_every_kind_of_tokenizer() {
         for text in texts() {
             for plain in [false, true] {
                 let ids = if plain { tokenizer.encode_plain(&text) } else { tokenizer.encode(&text) };
-                // A vocabulary may lack a character. Then the merges lack it too.
+                // If the vocabulary lacks a character, the merges lack it too.
                 let merged = tokenizer.merges(&text, plain).map(Option::unwrap);
                 let merged = merged.map(|all| all.into_iter().flat_map(|one| one.ids).collect::<Vec<_>>());
                 let (ids, merged) =
@@ -166,7 +166,7 @@ fn merging_ends_in_the_ids_of_every_kind_of_tokenizer() {
 }
 
 #[test]
-fn the_built_in_model_tells_its_merges() {
+fn the_merges_of_the_built_in_model_are_shown() {
     let run = |args: &[&str]| {
         let output = llama_trace(["tokenize", "Once upon a time, unhappily"].iter().chain(args));
         assert!(output.status.success(), "{}", stderr(&output));
@@ -180,7 +180,7 @@ fn the_built_in_model_tells_its_merges() {
 }
 
 #[test]
-fn a_model_is_said_to_be_what_it_is_taken_for() {
+fn tokenize_names_the_recognised_model() {
     let model = fixture("formats/gguf/f16.gguf");
     let output = llama_trace(["tokenize", "--model", model.to_str().unwrap(), "ab"]);
     assert_eq!(stderr(&output), "f16.gguf (GGUF v3, F16): a tokenizer of 40 tokens\n");
@@ -199,7 +199,7 @@ fn the_text_may_come_from_standard_input() {
 }
 
 #[test]
-fn wrong_requests_are_answered_with_what_would_be_right() {
+fn errors_of_wrong_requests_say_what_is_right() {
     let model = fixture("formats/meta/single");
     let model = model.to_str().unwrap();
     let cases: [(&[&str], i32, &str); 4] = [
@@ -231,7 +231,7 @@ fn text_of(tokenizer: &dyn Tokenizer, ids: &[u32]) -> String {
 }
 
 #[test]
-fn the_built_in_model_has_its_own() {
+fn the_built_in_model_has_its_own_tokenizer() {
     let model = llama_trace::builtin::open().unwrap();
     let tokenizer = find(&model, None).unwrap().unwrap();
     assert_eq!(tokenizer.vocab_size(), model.config.vocab);

@@ -6,7 +6,6 @@ use std::task::Poll;
 use std::thread;
 
 use libfuzzer_sys::fuzz_target;
-use llama_trace::backend::cpu::Cpu;
 use llama_trace::record::Trace;
 use llama_trace::replay::{LEAST_MEMORY, Recorded};
 use llama_trace::trace::{Region, Run, Site, source};
@@ -23,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     let trace = Arc::new(trace);
     let sizes = trace.about().card.sizes();
     let _ = (trace.label(0), trace.label(u32::MAX), trace.prompt(0), trace.is_exact());
-    let recorded = Recorded::<Cpu>::new(Arc::<Trace>::clone(&trace), None, None, LEAST_MEMORY);
+    let recorded = Recorded::new(Arc::<Trace>::clone(&trace), None, None, LEAST_MEMORY);
     let itself = (0..trace.sequences().min(2)).map(|sequence| (Run::ITSELF, sequence));
     let branches = (1..).map(Run).zip(trace.branches().iter().map(|branch| branch.sequence)).take(2);
     for (run, sequence) in itself.chain(branches) {

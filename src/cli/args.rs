@@ -16,7 +16,8 @@ use llama_trace_picture::{Format, Paper};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 use llama_trace_tui::palette::Palette;
 
-/// Headings of the options that several commands have. A command's own options have none and come first.
+/// Headings of the options that several commands have. A command's own options have no heading and come
+/// first.
 pub(super) const MODEL: &str = "Model";
 pub(super) const PROMPT: &str = "Prompt";
 pub(super) const SAMPLING: &str = "Sampling";
@@ -36,7 +37,7 @@ pub(super) fn address(text: &str) -> Result<Address, String> {
     })
 }
 
-/// Which model.
+/// Options that choose the model.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ModelArgs {
     /// Directory, file or hub org/name [default: built-in]
@@ -68,7 +69,7 @@ pub(super) struct ModelArgs {
     pub(super) precision: Option<PrecisionName>,
 }
 
-/// The run, and how to sample.
+/// Options for a run and for sampling.
 #[derive(Args, Clone, Debug)]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -90,14 +91,14 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "IDS", group = "text", help_heading = PROMPT)]
     pub(super) ids: Option<String>,
 
-    /// Tokens to draw [default: 128, or 1 for stages]
+    /// Tokens to draw [default: 128; 1 if stages are shown]
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = PROMPT)]
     pub(super) tokens: Option<usize>,
 
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
 
-    /// Stream of the seed for the first prompt [default: 0]
+    /// Random number stream of the first prompt [default: 0]
     #[arg(long, value_name = "I", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) stream: Option<u64>,
 
@@ -109,14 +110,14 @@ pub(super) struct RunArgs {
     pub(super) context: Option<usize>,
 }
 
-/// How to draw the next token.
+/// Options for sampling the next token.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SamplingArgs {
     /// Randomness; 0 is greedy
     #[arg(long, value_name = "T", visible_alias = "temp", default_value_t = 0.0, value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) temperature: f32,
 
-    /// Keep the likeliest tokens up to this probability
+    /// Keep the likeliest tokens up to this probability sum
     #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) top_p: Option<f32>,
 
@@ -129,7 +130,7 @@ pub(super) struct SamplingArgs {
     pub(super) seed: Option<u64>,
 }
 
-/// The place at which the tracer opens.
+/// Options for the place at which the tracer opens.
 #[derive(Args, Clone, Debug)]
 pub(super) struct OpenArgs {
     /// Pass to open at; 0 is the prefill
@@ -152,12 +153,12 @@ pub(super) struct OpenArgs {
     #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["pass", "layer", "stage", "head"], help_heading = TRACER)]
     pub(super) at: Option<Address>,
 
-    /// File of the places that m marks and ' returns to
+    /// File for the marks of the tracer (keys m and ')
     #[arg(long, requires = "step", value_name = "FILE", help_heading = TRACER)]
     pub(super) marks: Option<PathBuf>,
 }
 
-/// Which part of a run.
+/// Options that select a part of a run.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SelectArgs {
     /// Passes, as 0-2 or 0,2 [default: all]
@@ -176,12 +177,12 @@ pub(super) struct SelectArgs {
 /// Memory limit of the tracer.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct MemoryArgs {
-    /// Values that the tracer holds, as 64MiB [default: 1GiB]
+    /// Memory for stage values, as 64MiB [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = memory::parse, help_heading = TRACER)]
     pub(super) memory: Option<usize>,
 }
 
-/// A run that was recorded, in place of one that is to be run.
+/// Options for reading a recorded run instead of running a prompt.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TraceArgs {
     /// Read a recorded run instead of running a prompt
@@ -191,11 +192,11 @@ pub(super) struct TraceArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExportFormat {
-    /// Its values, for numpy
+    /// The values, for numpy
     Npy,
     /// A heatmap with axes and token labels
     Svg,
-    /// The same in pixels
+    /// The heatmap in pixels
     Png,
 }
 
@@ -264,7 +265,7 @@ impl ColourArgs {
         match (self.light, self.palette) {
             (false, PaletteName::RedBlue) => Ok(()),
             _ => Err(Error::usage(
-                "--light and --palette are options of the tracer, and a text has no colours",
+                "--light and --palette are options of the tracer; text output has no colours",
             )
             .next("add --step, or leave them out")),
         }
@@ -296,18 +297,18 @@ impl fmt::Display for ScreenSize {
 pub(super) enum RuntimeName {
     /// Hugging Face's transformers, with PyTorch
     Transformers,
-    /// llama.cpp, by llama-cpp-python and its eval callback
+    /// llama.cpp, with llama-cpp-python and its eval callback
     LlamaCpp,
-    /// TransformerLens, by its hooks
+    /// TransformerLens, with its hooks
     TransformerLens,
-    /// vLLM, by hooks on its models' modules; no test ran this script
+    /// vLLM, with hooks on its models' modules; no test ran this script
     Vllm,
 }
 
 /// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DeviceName {
-    /// A GPU if there is one that the model fits on; otherwise the processor.
+    /// A GPU on which the model fits; if there is none, the processor.
     #[default]
     Auto,
     /// The processor.
@@ -328,7 +329,7 @@ impl DeviceName {
             }
             _ => None,
         }
-        .ok_or_else(|| "auto, cpu, cuda or cuda:N is expected, N the number of the GPU from 0 on".into())
+        .ok_or_else(|| "auto, cpu, cuda or cuda:N is expected; N is the number of the GPU, from 0".into())
     }
 }
 
@@ -383,8 +384,8 @@ pub(super) enum PrecisionName {
     F32,
     /// As PyTorch runs a bfloat16 model: every stage's result rounded to bfloat16
     Bf16,
-    /// Matrix products in whole numbers: activations in int8, with a scale for each group; weights as stored if they are
-    /// int8 or blocks, else quantised too
+    /// Matrix products of integers: activations in int8, with a scale for each group; weights as stored if
+    /// they are int8 or blocks, otherwise quantised too
     Q8,
 }
 
@@ -420,7 +421,7 @@ const RANDOM_WEIGHTS: [(&str, random::Weights); 18] = [
     ("q4_k_m", random::Weights::Q4KM),
 ];
 
-/// Reads the number types of random weights by their name.
+/// Parser for the number type of random weights.
 pub(super) fn random_weights() -> impl TypedValueParser<Value = random::Weights> {
     let named = |(name, weights)| match weights {
         random::Weights::Of(Dtype::I8) => PossibleValue::new(name).help("int8, a scale for every 32"),
@@ -435,7 +436,7 @@ pub(super) fn random_weights() -> impl TypedValueParser<Value = random::Weights>
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum BenchFormat {
-    /// Lines to read
+    /// Plain text
     Table,
     /// One JSON object
     Json,
@@ -443,7 +444,7 @@ pub(super) enum BenchFormat {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum CheckFormat {
-    /// Lines to read
+    /// Plain text
     Table,
     /// One JSON object
     Json,
@@ -451,7 +452,7 @@ pub(super) enum CheckFormat {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum DiffFormat {
-    /// Lines to read
+    /// Plain text
     Text,
     /// One JSON object
     Json,
@@ -461,9 +462,9 @@ pub(super) enum DiffFormat {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormat {
-    /// Lines to read
+    /// Plain text
     Text,
-    /// JSON, one object a line; of lens they are an array
+    /// JSON, one object a line; `lens` prints one array
     Json,
 }
 

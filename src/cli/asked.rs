@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::device::Device;
 use super::input::Run;
 use super::traced::{Traced, wait};
 use super::{RunArgs, TraceArgs};
@@ -19,30 +18,30 @@ pub(super) struct Asked {
 impl Asked {
     /// Opens sequence `sequence` of run `number` of the given trace. Without a trace, runs the single prompt of `args`
     /// and samples the number of tokens that `args` gives.
-    pub(super) fn open<D: Device>(
+    pub(super) fn open(
         trace: &TraceArgs,
         args: &RunArgs,
         (number, sequence): (Number, usize),
     ) -> Result<Self> {
-        let Some(path) = &trace.trace else { return Self::run::<D>(args) };
-        let traced = Traced::<D>::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
+        let Some(path) = &trace.trace else { return Self::run(args) };
+        let traced = Traced::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
         Ok(Self { source: traced.source(number, sequence)? })
     }
 
     /// As [`Asked::open`], for the run itself and its first sequence. This is for commands without an address. Prints a
     /// note if the trace has branches or several sequences.
-    pub(super) fn open_itself<D: Device>(trace: &TraceArgs, args: &RunArgs) -> Result<Self> {
-        let Some(path) = &trace.trace else { return Self::run::<D>(args) };
-        let traced = Traced::<D>::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
+    pub(super) fn open_itself(trace: &TraceArgs, args: &RunArgs) -> Result<Self> {
+        let Some(path) = &trace.trace else { return Self::run(args) };
+        let traced = Traced::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
         traced.say_branches();
         traced.say_sequences();
         Ok(Self { source: traced.source(Number::ITSELF, 0)? })
     }
 
-    fn run<D: Device>(args: &RunArgs) -> Result<Self> {
-        let run = Run::<D>::open(args)?;
+    fn run(args: &RunArgs) -> Result<Self> {
+        let run = Run::open(args)?;
         let draws = args.tokens.unwrap_or(1).max(1);
-        let Run { model, sampler, mut prompts, tokenizer, eos, context, chunk: _ } = run;
+        let Run { model, sampler, mut prompts, tokenizer, eos, context, .. } = run;
         let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
             return Err(Error::usage("this command uses one prompt")
                 .expected("one --prompt, or a --prompts FILE with one")

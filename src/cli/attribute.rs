@@ -5,8 +5,6 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::{AttributeArgs, LogFormat, output};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::lens::{Attribution, AttributionAt, Share};
@@ -17,35 +15,30 @@ const NAMED: usize = 16;
 /// Width of the longest bar, in columns.
 const BAR: f64 = 30.0;
 
-impl Command for &AttributeArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks::of(&self.run, &self.trace)
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        let mut asked = Asked::open_itself::<D>(&self.trace, &self.run)?;
-        let last = asked.positions() - 1;
-        let t = self.t.unwrap_or(last);
-        let Some((pass, token, _)) = asked.position(t) else {
-            return Err(Error::usage(format!("there is no token {t}"))
-                .expected(format!("--t from 0 to {last}"))
-                .found(t)
-                .next("give a larger -n to read more tokens"));
-        };
-        // The answer is the token that was sampled after this one, if there is one.
-        let drawn = || {
-            let pass = &asked.outline().passes[pass];
-            pass.sampled.as_ref().filter(|_| token + 1 == pass.tokens.len()).map(|drawn| drawn.id)
-        };
-        let id = self.token.or_else(drawn);
-        let site = Site::once(pass, Stage::Logits);
-        let attribution = asked.ask(&AttributionAt { site, token, id, against: self.against })?;
-        let printed = match self.format {
-            LogFormat::Text => print_text(&asked, t, &attribution),
-            LogFormat::Json => print_json(&attribution),
-        };
-        output::end(printed.map_err(output::Failure::from))
-    }
+/// Runs the command.
+pub(super) fn run(args: &AttributeArgs) -> Result<()> {
+    let mut asked = Asked::open_itself(&args.trace, &args.run)?;
+    let last = asked.positions() - 1;
+    let t = args.t.unwrap_or(last);
+    let Some((pass, token, _)) = asked.position(t) else {
+        return Err(Error::usage(format!("there is no token {t}"))
+            .expected(format!("--t from 0 to {last}"))
+            .found(t)
+            .next("give a larger -n to read more tokens"));
+    };
+    // The answer is the token that was sampled after this one, if there is one.
+    let drawn = || {
+        let pass = &asked.outline().passes[pass];
+        pass.sampled.as_ref().filter(|_| token + 1 == pass.tokens.len()).map(|drawn| drawn.id)
+    };
+    let id = args.token.or_else(drawn);
+    let site = Site::once(pass, Stage::Logits);
+    let attribution = asked.ask(&AttributionAt { site, token, id, against: args.against })?;
+    let printed = match args.format {
+        LogFormat::Text => print_text(&asked, t, &attribution),
+        LogFormat::Json => print_json(&attribution),
+    };
+    output::end(printed.map_err(output::Failure::from))
 }
 
 fn print_text(asked: &Asked, t: usize, attribution: &Attribution) -> std::io::Result<()> {

@@ -13,15 +13,14 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use self::report::{Decode, Prefill, Report, Spread, StageTimes, TOP_P};
-use super::choose::{Asks, Command};
-use super::device::Device;
-use super::{BenchArgs, BenchFormat};
+use super::device::{Device, Room};
+use super::{BenchArgs, BenchFormat, DeviceName};
 use super::{input, output};
 use llama_trace_core::config::{ModelConfig, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_core::trace::{Clock, NoProbe, Probe, Site, Stage};
-use llama_trace_engine::backend::{Backend, Limits};
+use llama_trace_engine::backend::Limits;
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::{Checkpoint, random};
@@ -38,17 +37,6 @@ const CACHE_SIZED: usize = 128 << 20;
 /// Tokens of a pass that fills the KV cache.
 const AT_ONCE: usize = 2048;
 
-impl Command for &BenchArgs {
-    fn asks(&self) -> Asks<'_> {
-        let shape = self.shape.as_deref().map(|name| (name, self.weights));
-        Asks { cpu: &self.cpu, model: &self.model, shape, context: self.longest(), runs: true }
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        bench::<D>(self)
-    }
-}
-
 impl BenchArgs {
     /// The longest context that the options ask for, in tokens.
     fn longest(&self) -> Option<usize> {
@@ -57,29 +45,31 @@ impl BenchArgs {
     }
 }
 
-fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
-    let (checkpoint, model, load, tokenizer) = match &args.shape {
+/// Runs the command.
+pub(super) fn run(args: &BenchArgs) -> Result<()> {
+    let room = Room { context: args.longest(), beside: 0 };
+    let (checkpoint, (model, device), load, tokenizer) = match &args.shape {
         Some(name) => {
             // Random weights are generated. If the device has its own memory, they are generated there.
             let mut checkpoint = random::checkpoint(name, args.weights)?;
-            if D::IS_PROCESSOR {
+            let precision = input::precision(&args.model, &checkpoint);
+            let device = Device::choose(&args.cpu, &checkpoint, precision, room)?;
+            let name = device.name();
+            if name == DeviceName::Cpu {
                 random::make(&checkpoint)?;
             }
             input::copy_to_huge_pages(&mut checkpoint, &args.cpu)?;
             let started = Instant::now();
-            let precision = input::precision(&args.model, &checkpoint);
-            let device = D::start(&args.cpu, precision)?;
-            device.check_room(&checkpoint, args.longest(), 0)?;
             let model = device.load(&checkpoint)?;
-            (checkpoint, model, started.elapsed(), None)
+            (checkpoint, (model, name), started.elapsed(), None)
         }
         None => {
-            let opened = input::open_for::<D>(&args.model, &args.cpu, args.longest())?;
+            let opened = input::open_for(&args.model, &args.cpu, room)?;
             let tokenizer = opened.tokenizer.map(|_| opened.tokenizer_time);
             (opened.checkpoint, opened.model?, opened.model_time, tokenizer)
         }
     };
-    let plan = Plan::of(args, D::IS_PROCESSOR, &model.config)?;
+    let plan = Plan::of(args, device == DeviceName::Cpu, &model.config)?;
     let report = input::on_a_computing_thread(|| {
         let mut report = measure(&plan, &checkpoint, &model)?;
         (report.load, report.tokenizer) = (load, tokenizer);
@@ -148,7 +138,7 @@ impl Plan {
 }
 
 /// Runs the model and measures its parts.
-fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model<impl Backend>) -> Result<Report> {
+fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model) -> Result<Report> {
     let (backend, precision) = (&model.backend, model.backend.precision());
     let weights = bytes_read(checkpoint, precision);
     let mut report = Report {
@@ -201,7 +191,7 @@ fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model<impl Backend>) ->
 }
 
 /// Measures the device's limits.
-fn limits(args: &BenchArgs, checkpoint: &Checkpoint, model: &Model<impl Backend>) -> Result<Limits> {
+fn limits(args: &BenchArgs, checkpoint: &Checkpoint, model: &Model) -> Result<Limits> {
     // Random weights, copies, and weights quantised at loading are not in the mapped file.
     let quantised = model.backend.precision().group().is_some() && checkpoint.group().is_none();
     let mapped: Vec<&[u8]> = match args.shape.is_some() || quantised || args.cpu.huge_pages {
@@ -254,16 +244,12 @@ fn prompt(config: &ModelConfig, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|t| (t * 7919 % config.vocab) as u32).collect()
 }
 
-fn session<B: Backend>(model: &Model<B>, tokens: usize) -> Result<Session<'_, B>> {
+fn session(model: &Model, tokens: usize) -> Result<Session<'_>> {
     Session::with_capacity(model, Sampler::new(Sampling::default())?, tokens)
 }
 
 /// Runs `ids`. Returns the sampled token, and the time by the backend's clock.
-fn timed(
-    session: &mut Session<'_, impl Backend>,
-    ids: &[u32],
-    probe: &mut dyn Probe,
-) -> Result<(u32, Duration)> {
+fn timed(session: &mut Session<'_>, ids: &[u32], probe: &mut dyn Probe) -> Result<(u32, Duration)> {
     let started = session.model.backend.mark();
     let drawn = session.run(ids, probe)?;
     let backend = &session.model.backend;
@@ -272,7 +258,7 @@ fn timed(
     Ok((drawn, backend.between(&started, &ended)))
 }
 
-fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
+fn time_prefill(model: &Model, tokens: usize) -> Result<Prefill> {
     let ids = prompt(&model.config, tokens);
     let (mut times, mut session) = (Vec::new(), session(model, tokens)?);
     for _ in 0..=PREFILLS {
@@ -288,14 +274,14 @@ fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
 }
 
 /// Bytes of keys and values that a decode pass reads, if it sees `keys` keys including its own.
-fn cache_read(model: &Model<impl Backend>, keys: usize) -> usize {
+fn cache_read(model: &Model, keys: usize) -> usize {
     let (config, sizes) = (&model.config, model.sizes());
     let seen = |layer| sizes.window_of(layer).map_or(keys, |window| keys.min(window));
     (0..config.layers).map(seen).sum::<usize>() * 2 * config.kv_dim() * model.backend.cache_dtype().bytes()
 }
 
 /// A session with `cached` tokens in its cache and room for `more`, and the token that was sampled after them.
-fn filled<B: Backend>(model: &Model<B>, cached: usize, more: usize) -> Result<(Session<'_, B>, u32)> {
+fn filled(model: &Model, cached: usize, more: usize) -> Result<(Session<'_>, u32)> {
     let mut session = session(model, cached.saturating_add(more))?;
     let ids = prompt(&model.config, cached);
     let last = ids.len() - (ids.len() - 1) % AT_ONCE - 1;
@@ -306,7 +292,7 @@ fn filled<B: Backend>(model: &Model<B>, cached: usize, more: usize) -> Result<(S
     Ok((session, id))
 }
 
-fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weights: usize) -> Result<Decode> {
+fn time_decode(model: &Model, cached: usize, tokens: usize, weights: usize) -> Result<Decode> {
     let (mut session, id) = filled(model, cached, tokens)?;
     let (mut rates, mut read) = (Vec::new(), Vec::new());
     let tokens = tokens.min(session.room());
@@ -335,7 +321,7 @@ fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weight
 }
 
 /// Time for the sampler to choose one token from the logits of the last pass.
-fn time_draws<B: Backend>(session: &Session<'_, B>, sampling: Sampling) -> Result<Spread> {
+fn time_draws(session: &Session<'_>, sampling: Sampling) -> Result<Spread> {
     let (mut sampler, mut times) = (Sampler::new(sampling)?, Vec::new());
     pass::last_logits(&session.model, &session.work, 0, |logits| {
         for _ in 0..DRAWS {
@@ -350,8 +336,8 @@ fn time_draws<B: Backend>(session: &Session<'_, B>, sampling: Sampling) -> Resul
 
 /// Time of each stage, summed over all layers: in a prefill of `tokens` tokens, and in a decode pass with `cached`
 /// tokens.
-fn time_stages<B: Backend>(model: &Model<B>, tokens: usize, cached: usize) -> Result<Vec<StageTimes>> {
-    let clocked = |session: &mut Session<'_, B>, ids: &[u32]| {
+fn time_stages(model: &Model, tokens: usize, cached: usize) -> Result<Vec<StageTimes>> {
+    let clocked = |session: &mut Session<'_>, ids: &[u32]| {
         let backend = &model.backend;
         let mut clock = Clock::new(NoProbe, || backend.mark());
         session.run(ids, &mut clock)?;

@@ -16,8 +16,7 @@ use self::command::Command;
 use self::format::Format;
 use self::lines::{Line, Lines};
 use super::ChatArgs;
-use super::choose::{self, Asks};
-use super::device::Device;
+use super::device::Room;
 use super::input;
 use super::output::{self, Failure};
 use super::vocabulary;
@@ -32,20 +31,11 @@ use llama_trace_formats::tokenizer::{Piece, Tokenizer};
 use llama_trace_runs::replay::{Live, Start};
 use llama_trace_tui as tui;
 
-impl choose::Command for &ChatArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks { cpu: &self.cpu, model: &self.model, shape: None, context: self.context, runs: true }
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        chat::<D>(self)
-    }
-}
-
-fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
+/// Runs the command.
+pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let sampler = args.sampling.sampler(None)?;
     let input::Opened { checkpoint, tokenizer, unread, model, .. } =
-        input::open_for::<D>(&args.model, &args.cpu, args.context)?;
+        input::open_for(&args.model, &args.cpu, Room { context: args.context, beside: 0 })?;
     let context = input::context(args.context, &checkpoint.config)?;
     let tokenizer = tokenizer.ok_or_else(|| {
         unread.unwrap_or_else(|| {
@@ -57,7 +47,7 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     let format = format::find(&checkpoint, &*tokenizer)?;
     let conversation = Conversation::new(args.system.clone().filter(|text| !text.is_empty()));
     check(&format, conversation.clone())?;
-    let model = Arc::new(model?);
+    let model = Arc::new(model?.0);
     input::recognise(&checkpoint, &args.model, &model);
     for line in vocabulary::remarks(&checkpoint, &*tokenizer) {
         super::tell(format_args!("note: {line}"));
@@ -110,7 +100,7 @@ fn check(format: &Format, mut conversation: Conversation) -> Result<()> {
 }
 
 /// Handles lines until the input ends.
-fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result::Result<(), Failure> {
+fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), Failure> {
     let mut refused = 0;
     loop {
         ending::check()?;
@@ -173,12 +163,12 @@ impl Beginning {
 }
 
 /// A running chat.
-struct Talk<'m, D: Device> {
-    chat: Chat<'m, D>,
+struct Talk<'m> {
+    chat: Chat<'m>,
     /// Capacity of the KV cache in tokens, if given.
     context: Option<usize>,
     conversation: Conversation,
-    model: &'m Arc<Model<D>>,
+    model: &'m Arc<Model>,
     format: Format,
     tokenizer: Arc<dyn Tokenizer>,
     /// The sampling setting, for the tracer's title.
@@ -194,7 +184,7 @@ struct Talk<'m, D: Device> {
     last_draw: Sampler,
 }
 
-impl<D: Device> Talk<'_, D> {
+impl Talk<'_> {
     fn take(&mut self, command: Command) -> std::result::Result<(), Failure> {
         match command {
             Command::Say(text) => self.turn(|conversation| conversation.push(Role::User, text))?,

@@ -3,8 +3,7 @@
 mod report;
 
 use self::report::Printed;
-use super::choose::{Asks, Command};
-use super::device::{self, Device};
+use super::device;
 use super::progress::Progress;
 use super::{CheckArgs, CheckFormat};
 use super::{input, prompt};
@@ -29,23 +28,14 @@ struct Prompt {
     split: Option<Vec<u32>>,
 }
 
-impl Command for &CheckArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks { cpu: &self.cpu, model: &self.model, shape: None, context: None, runs: true }
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        check::<D>(self)
-    }
-}
-
-fn check<D: Device>(args: &CheckArgs) -> Result<()> {
-    let opened = input::open::<D>(&args.model, &args.cpu)?;
+/// Runs the command.
+pub(super) fn run(args: &CheckArgs) -> Result<()> {
+    let opened = input::open(&args.model, &args.cpu)?;
     let tokenizer = opened.tokenizer.as_deref();
     let config = &opened.checkpoint.config;
     let Prompt { ids, split } = first_pass(args, opened.reads(), config.context, config.vocab)?;
     opened.say_unread();
-    let model = opened.model?;
+    let (model, device) = opened.model?;
     input::recognise(&opened.checkpoint, &args.model, &model);
     let sample = if args.full { Sample::All } else { Sample::Seeded(SEED) };
     let plan = Plan { ids, split, tokenizer, sample };
@@ -54,10 +44,8 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
         progress.say(what.into());
         progress.set(done);
     };
-    let report = match device::beside::<D>(&opened.checkpoint)? {
-        Some(processor) => check::run_beside(&model, &processor, &plan, &shown)?,
-        None => check::run(&model, &plan, &shown)?,
-    };
+    let processor = device::reference(device, &opened.checkpoint)?;
+    let report = check::run(&model, processor.as_ref(), &plan, &shown)?;
     progress.finish();
     let printed = Printed { report: &report, card: &model.card(), kernel: model.backend.kernel_name() };
     match args.format {

@@ -16,7 +16,7 @@ use llama_trace_runs::record::Branch;
 
 #[derive(Args, Debug)]
 pub(super) struct OpenTraceArgs {
-    /// A trace of `record`, or a folder of `export` or a capture script
+    /// A trace of `record`, or a folder from `export` or a capture script
     #[arg(value_name = "PATH")]
     pub(super) trace: PathBuf,
 
@@ -222,7 +222,7 @@ pub(super) struct ChatArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) system: Option<String>,
 
-    /// Most tokens of an answer [default: no limit]
+    /// Longest answer, in tokens [default: no limit]
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) tokens: Option<usize>,
 
@@ -253,7 +253,7 @@ pub(super) struct TokenizeArgs {
     #[arg(long, conflicts_with = "text")]
     pub(super) stdin: bool,
 
-    /// Add and read no special tokens
+    /// Do not add or read special tokens
     #[arg(long)]
     pub(super) no_special: bool,
 
@@ -291,7 +291,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) cached: Vec<usize>,
 
-    /// Texts to grow side by side [default: none; GPU: 16]
+    /// Texts to generate together [default: none; GPU: 16]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) batch: Vec<usize>,
 
@@ -303,7 +303,7 @@ pub(super) struct BenchArgs {
     #[arg(long)]
     pub(super) stages: bool,
 
-    /// Time every kernel, and print the table's line
+    /// Time every kernel; print a line for processor.rs
     #[arg(long, conflicts_with = "cpu_kernel")]
     pub(super) tune: bool,
 
@@ -350,7 +350,7 @@ pub(super) struct CaptureArgs {
 #[derive(Args, Debug)]
 #[command(mut_arg("model", |model| model.help("Model that A comes from [default: none, or built-in]")))]
 pub(super) struct DiffArgs {
-    /// The reference: a trace, or a folder of `export` or a capture script
+    /// The reference: a trace, or a folder from `export` or a capture script
     #[arg(value_name = "A", conflicts_with_all = ["set_a", "set_b"])]
     pub(super) a: Option<PathBuf>,
 

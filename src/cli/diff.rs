@@ -15,11 +15,8 @@ use clap::ValueEnum;
 
 pub use self::judged::verdict;
 
-use self::both::Both;
-use super::choose::{self, Asks, Command};
-use super::device::Device;
 use super::progress::Progress;
-use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
+use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output, threads};
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::{Run, Site, Sizes, Stage, Step};
@@ -51,14 +48,14 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
                 .found(found)
                 .next("give both"));
         }
-        return Both::start(args);
+        return both::run(args);
     };
     if args.prompt.is_some() || args.ids.is_some() || args.tokens.is_some() {
         return Err(Error::usage("A and B were run already and take no prompt")
             .expected("A and B, or --prompt with --a and --b")
             .next("leave --prompt, --ids and -n out"));
     }
-    choose::run(Recorded { args, a, b })
+    Recorded { args, a, b }.run()
 }
 
 /// A comparison of two recorded runs.
@@ -68,16 +65,13 @@ struct Recorded<'a> {
     b: &'a Path,
 }
 
-impl Command for Recorded<'_> {
-    fn asks(&self) -> Asks<'_> {
-        let DiffArgs { cpu, model, .. } = self.args;
-        Asks { cpu, model, shape: None, context: None, runs: model.model.is_some() }
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
+impl Recorded<'_> {
+    fn run(self) -> Result<()> {
         let args = self.args;
+        // Traces are read on these threads.
+        threads::start(args.cpu.threads)?;
         if args.suggest_map {
-            let mut a = RecordedRun::open::<D>(self.a)?;
+            let mut a = RecordedRun::open(self.a)?;
             let sizes = self.sizes(a.about())?;
             let map = suggest::propose(&mut a, sizes, self.b)?;
             return output::end(write!(output::Lines::text(), "{map}").map_err(output::Failure::from));
@@ -85,7 +79,7 @@ impl Command for Recorded<'_> {
         if args.tui {
             require_terminal()?;
         }
-        let (mut a, mut b) = (RecordedRun::open::<D>(self.a)?, RecordedRun::open::<D>(self.b)?);
+        let (mut a, mut b) = (RecordedRun::open(self.a)?, RecordedRun::open(self.b)?);
         for one in [&a, &b] {
             // Such a trace has values only of tokens and masks, which prove nothing.
             if one.has_statistics_alone() {
@@ -97,6 +91,7 @@ impl Command for Recorded<'_> {
             }
         }
         RecordedRun::derive_only_if_different(&mut a, &mut b);
+        let mut cpu = args.cpu.clone();
         let model = match args.model.model {
             None => None,
             Some(_) => {
@@ -104,7 +99,10 @@ impl Command for Recorded<'_> {
                 let asked = check_precision(args, a.about())?;
                 let precision = asked.or(Some(PrecisionName::F32));
                 let args_of = ModelArgs { precision, ..args.model.clone() };
-                Some(input::open::<D>(&args_of, &args.cpu)?.model?)
+                let (model, device) = input::open(&args_of, &args.cpu)?.model?;
+                // The viewer opens it again, on the same device.
+                cpu.device = device;
+                Some(model)
             }
         };
         let mut report = Report::default();
@@ -140,21 +138,18 @@ impl Command for Recorded<'_> {
             report.notes.extend(unknown(&b.unknown_files(&card.sizes())));
         }
         if args.tui {
-            return beside::show::<D>(args, [self.a, self.b], &report);
+            return beside::show(&args.model, &cpu, [self.a, self.b], &report);
         }
         print(args.format, &report, [a.about(), b.about()])
     }
-}
 
-impl Recorded<'_> {
     /// The sizes of A's model: from A's card, `--model` or A's map.
     fn sizes(&self, a: &About) -> Result<Sizes> {
         if let Some(card) = &a.card {
             return Ok(card.sizes());
         }
         if self.args.model.model.is_some() {
-            let (checkpoint, _) = input::open_quietly(&self.args.model)?;
-            return Ok(Sizes::new(&checkpoint.config, Precision::F32));
+            return Ok(Sizes::new(&input::config_quietly(&self.args.model)?, Precision::F32));
         }
         let wrong = |found: String| {
             Error::usage("the reference does not say which model it comes from")

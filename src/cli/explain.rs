@@ -5,8 +5,6 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::{ExplainArgs, LogFormat, RunArgs, output};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term, Together};
@@ -16,48 +14,42 @@ use llama_trace_core::trace::{Address, Axis, Outline, Run, Site, Step, Subject};
 /// Width of the longest bar, in columns.
 const BAR: f64 = 20.0;
 
-impl Command for &ExplainArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks::of(&self.run, &self.trace)
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        let step = step_of(&self.address)?;
-        // Samples enough tokens for the pass in the address.
-        let pass = self.address.pass.unwrap_or(0);
-        let tokens = self.run.tokens.unwrap_or(pass.saturating_add(1));
-        let number = self.address.run_number(Run::ITSELF).ok_or_else(|| {
-            wrong(&self.address, "there is no run of this name")
-                .found("r0, and the branches r1, r2 … of a trace")
-        })?;
-        let place = (number, self.address.sequence.unwrap_or(0));
-        let run = RunArgs { tokens: Some(tokens), ..self.run.clone() };
-        let mut asked = Asked::open::<D>(&self.trace, &run, place)?;
-        let more = |pass: usize| match self.trace.trace {
-            Some(_) => "choose among these, or record more tokens".to_owned(),
-            None if tokens > pass => "choose among these: the text ended with the last one".to_owned(),
-            None => ask_for_pass(pass),
-        };
-        let (site, at) = find(&self.address, step, asked.outline(), more)?;
-        let explanation = asked.ask(&ExplanationAt { site, at, terms: self.terms })?;
-        // A view shows the numbers of its stage, so the explanation is that of the stage.
-        let view = match step {
-            Step::View(_) => {
-                let card = &asked.outline().card;
-                let formula = card.formula(step, asked.outline().passes[site.pass].dims);
-                Some((self.address.to_string(), formula))
-            }
-            Step::Stage(_) => None,
-        };
-        let printed = match self.format {
-            LogFormat::Text => print_text(&asked, &explanation, view),
-            LogFormat::Json => {
-                let mut out = output::Lines::json();
-                writeln!(out, "{}", object(&explanation, view))
-            }
-        };
-        output::end(printed.map_err(output::Failure::from))
-    }
+/// Runs the command.
+pub(super) fn run(args: &ExplainArgs) -> Result<()> {
+    let step = step_of(&args.address)?;
+    // Samples enough tokens for the pass in the address.
+    let pass = args.address.pass.unwrap_or(0);
+    let tokens = args.run.tokens.unwrap_or(pass.saturating_add(1));
+    let number = args.address.run_number(Run::ITSELF).ok_or_else(|| {
+        wrong(&args.address, "there is no run of this name").found("r0, and the branches r1, r2 … of a trace")
+    })?;
+    let place = (number, args.address.sequence.unwrap_or(0));
+    let run = RunArgs { tokens: Some(tokens), ..args.run.clone() };
+    let mut asked = Asked::open(&args.trace, &run, place)?;
+    let more = |pass: usize| match args.trace.trace {
+        Some(_) => "choose among these, or record more tokens".to_owned(),
+        None if tokens > pass => "choose among these: the text ended with the last one".to_owned(),
+        None => ask_for_pass(pass),
+    };
+    let (site, at) = find(&args.address, step, asked.outline(), more)?;
+    let explanation = asked.ask(&ExplanationAt { site, at, terms: args.terms })?;
+    // A view shows the numbers of its stage, so the explanation is that of the stage.
+    let view = match step {
+        Step::View(_) => {
+            let card = &asked.outline().card;
+            let formula = card.formula(step, asked.outline().passes[site.pass].dims);
+            Some((args.address.to_string(), formula))
+        }
+        Step::Stage(_) => None,
+    };
+    let printed = match args.format {
+        LogFormat::Text => print_text(&asked, &explanation, view),
+        LogFormat::Json => {
+            let mut out = output::Lines::json();
+            writeln!(out, "{}", object(&explanation, view))
+        }
+    };
+    output::end(printed.map_err(output::Failure::from))
 }
 
 fn wrong(address: &Address, what: impl std::fmt::Display) -> Error {

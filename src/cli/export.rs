@@ -10,8 +10,6 @@ mod traced;
 use std::io;
 
 use self::files::Files;
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::input::{Run, say_full};
 use super::progress::Progress;
 use super::{ExportArgs, RunArgs};
@@ -23,23 +21,18 @@ use llama_trace_ending::replace::{Target, stopped};
 use llama_trace_engine::generate::Ended;
 use llama_trace_picture::Format;
 
-impl Command for &ExportArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks::of(&self.run, &self.trace)
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        self.format.picture().map(Format::built).transpose()?;
-        match &self.trace.trace {
-            Some(trace) => traced::export::<D>(self, trace),
-            None => export::<D>(self),
-        }
+/// Runs the command.
+pub(super) fn run(args: &ExportArgs) -> Result<()> {
+    args.format.picture().map(Format::built).transpose()?;
+    match &args.trace.trace {
+        Some(trace) => traced::export(args, trace),
+        None => export(args),
     }
 }
 
-fn export<D: Device>(args: &ExportArgs) -> Result<()> {
+fn export(args: &ExportArgs) -> Result<()> {
     let target = Target::check(&args.out, args.force, Manifest::file_names)?;
-    let run = Run::<D>::open(&args.run)?.in_chunks(args.chunk)?;
+    let run = Run::open(&args.run)?.in_chunks(args.chunk)?;
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
         return Err(Error::usage("there is nothing to export")

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::input::{self, Run, say_full};
 use super::output::{self, Failure};
 use super::progress::Progress;
@@ -21,39 +19,19 @@ use llama_trace_formats::tokenizer::{Piece, TextStream, Tokenizer};
 /// Number of tokens sampled without `-n`.
 const DEFAULT_TOKENS: usize = 128;
 
-/// The command.
-pub(super) struct Text<'a> {
-    pub(super) run: &'a RunArgs,
-    pub(super) memory: &'a MemoryArgs,
-    pub(super) format: LogFormat,
-}
-
-impl Command for Text<'_> {
-    fn asks(&self) -> Asks<'_> {
-        Asks::run(self.run)
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        generate::<D>(self.run, self.memory, self.format)
-    }
-}
-
-fn generate<D: Device>(args: &RunArgs, memory: &MemoryArgs, format: LogFormat) -> Result<()> {
+/// Runs the command.
+pub(super) fn run(args: &RunArgs, memory: &MemoryArgs, format: LogFormat) -> Result<()> {
     if memory.memory.is_some() {
         return Err(Error::usage("--memory limits the values that the tracer holds; this run has no tracer")
             .expected("--memory with --step or chat")
             .next("add --step, or leave out --memory"));
     }
-    let run = Run::<D>::open(args)?;
+    let run = Run::open(args)?;
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
     output::end(input::on_a_computing_thread(|| print_texts(&run, wanted, format)))
 }
 
-fn print_texts<D: Device>(
-    run: &Run<D>,
-    wanted: usize,
-    format: LogFormat,
-) -> std::result::Result<(), Failure> {
+fn print_texts(run: &Run, wanted: usize, format: LogFormat) -> std::result::Result<(), Failure> {
     let mut batch = run.batch(wanted)?;
     let mut texts = Texts::begin(run, format)?;
     let started = Instant::now();
@@ -183,7 +161,7 @@ struct Texts<'a> {
 
 impl<'a> Texts<'a> {
     /// The texts of `run`, before the first token is sampled.
-    fn begin<D: Device>(run: &'a Run<D>, format: LogFormat) -> std::result::Result<Self, Failure> {
+    fn begin(run: &'a Run, format: LogFormat) -> std::result::Result<Self, Failure> {
         let growing = |prompt| Growing::new(prompt, run.tokenizer.as_deref());
         let texts: Vec<_> = run.prompts.iter().map(growing).collect();
         let bar = Progress::new(texts.len(), "prompts");

@@ -1,4 +1,5 @@
-//! `--model org/name[@revision]`: downloads from the hub to a path, with progress on a terminal. Ctrl-C stops it.
+//! `--model org/name[@revision]`: downloads from the hub to a path, with progress on a terminal. Ctrl-C stops
+//! the download.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};

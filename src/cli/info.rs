@@ -49,7 +49,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         Precision::F32 => "every stage in float32, the weights as they are stored".into(),
         Precision::Bf16 => "sums in float32, every stage's result rounded to bfloat16".into(),
         Precision::Q8 { group } if checkpoint.tensors().any(|(_, tensor)| tensor.dtype().is_blocks()) => {
-            format!("the file's blocks times activations in int8, a scale for every {group} values")
+            format!("int8 activations, a scale for every {group} values, times the file's blocks")
         }
         Precision::Q8 { group } => format!("products in int8, a scale for every {group} values"),
     };
@@ -129,8 +129,8 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     let tokens = config.context.min(1024);
     writeln!(
         out,
-        "tracer      {} of values at most (--memory); in addition to the weights, the KV cache and the buffers of a pass: \
-         {} for a prompt of {tokens} tokens",
+        "tracer      at most {} of stage values (--memory), in addition to the weights, the KV cache and the buffers of a pass \
+         ({} for a prompt of {tokens} tokens)",
         memory::written(DEFAULT_MEMORY),
         size(buffer_bytes(config, tokens, 1))
     )?;
@@ -147,7 +147,8 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
 /// The source of the RoPE scaling parameters.
 fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
     match (checkpoint.format, &checkpoint.config.rope_scaling) {
-        // params.json may say only that scaling is used. The factor comes from --rope-factor or from params.json.
+        // params.json usually says only that scaling is used. Then the factor is 8, as in Meta's code, unless
+        // --rope-factor sets another one.
         (Format::Meta { .. }, RopeScaling::Llama3 { factor, .. }) if *factor == 8.0 => {
             "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
         }
@@ -181,7 +182,8 @@ fn biases(config: &ModelConfig) -> String {
 
 /// Bytes of all stages of a prefill of `tokens` tokens.
 fn trace_bytes(config: &ModelConfig, precision: Precision, tokens: usize) -> usize {
-    // All layers have the same stages, so one layer is multiplied. The number of layers is only what the file claims.
+    // All layers have the same stages, so the size of one layer is multiplied. The file may claim any number
+    // of layers, so they are not enumerated.
     let sizes = Sizes { layers: 1, ..Sizes::new(config, precision) };
     let dims = PassDims { pass: 0, start: 0, tokens };
     let bytes = |site: Site| {

@@ -4,16 +4,17 @@ use crate::builtin::BUILT_IN;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::device::Device;
+use super::device::{Device, Room};
 use super::hub::{self, Need, SparseCopy};
 use super::prompt::{self, Prompt};
-use super::{CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell};
+use super::{
+    CpuArgs, DeviceName, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell, threads,
+};
 use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::select::Extent;
 use llama_trace_core::trace::{PassDims, Select, Site, TokenLabel};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Batch, Prompts, Sampler, Sampling};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::{self, Checkpoint};
@@ -21,8 +22,10 @@ use llama_trace_formats::files::printable;
 use llama_trace_formats::tokenizer::{self, Tokenizer};
 
 /// The parts that a run starts from.
-pub(super) struct Run<D: Device> {
-    pub(super) model: Model<D>,
+pub(super) struct Run {
+    pub(super) model: Model,
+    /// The device of the model, never `auto`.
+    pub(super) device: DeviceName,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     pub(super) eos: Vec<u32>,
     /// The sampler of the first prompt. Each later prompt has the next stream of random numbers.
@@ -35,19 +38,19 @@ pub(super) struct Run<D: Device> {
     pub(super) chunk: Option<usize>,
 }
 
-impl<D: Device> Run<D> {
+impl Run {
     /// Opens the model and reads the prompts.
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
         let sampler = args.sampling.sampler(args.stream)?;
-        let opened = open_for::<D>(&args.model, &args.cpu, args.context)?;
+        let opened = open_for(&args.model, &args.cpu, Room { context: args.context, beside: 0 })?;
         let config = &opened.checkpoint.config;
         let context = context(args.context, config)?;
         let prompts = prompt::read(args, || opened.reads(), config.context)?;
         opened.say_unread();
-        let model = opened.model?;
+        let (model, device) = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
         let eos = opened.checkpoint.eos;
-        Ok(Self { model, tokenizer: opened.tokenizer, eos, sampler, prompts, context, chunk: None })
+        Ok(Self { model, device, tokenizer: opened.tokenizer, eos, sampler, prompts, context, chunk: None })
     }
 
     /// The same run, with passes over at most `chunk` tokens of a prompt.
@@ -68,7 +71,7 @@ impl<D: Device> Run<D> {
     }
 
     /// A batch of all prompts. Each has room for the prompt and for `draws` tokens after it.
-    pub(super) fn batch(&self, draws: usize) -> Result<Batch<'_, D>> {
+    pub(super) fn batch(&self, draws: usize) -> Result<Batch<'_>> {
         let prompts = Prompts {
             ids: self.prompts.iter().map(|prompt| prompt.ids.clone()).collect(),
             ends: self.eos.clone(),
@@ -122,7 +125,7 @@ impl<D: Device> Run<D> {
 
     /// The sites that pass `pass` of a sequence can have. If sequences wait for others, a sequence may start late. Its
     /// pass may then be over a prompt or over a single token.
-    pub(super) fn sites(&self, sequence: usize, pass: usize, batch: &Batch<'_, D>) -> Vec<Site> {
+    pub(super) fn sites(&self, sequence: usize, pass: usize, batch: &Batch<'_>) -> Vec<Site> {
         let (sizes, prompt) = (self.model.sizes(), &self.prompts[sequence]);
         let own = Site::all(&sizes, self.pass(prompt, pass));
         let sites = match pass == 0 || batch.at_once() {
@@ -183,13 +186,7 @@ impl SamplingArgs {
 
 impl SelectArgs {
     /// The selected sites of a run of `batch`. Up to `draws` tokens follow each prompt.
-    pub(super) fn select<D: Device>(
-        &self,
-        run: &Run<D>,
-        batch: &Batch<'_, D>,
-        draws: usize,
-        views: bool,
-    ) -> Result<Select> {
+    pub(super) fn select(&self, run: &Run, batch: &Batch<'_>, draws: usize, views: bool) -> Result<Select> {
         let at_once = batch.at_once();
         let most = |draws: usize| match at_once {
             true => run.most_passes(draws),
@@ -222,23 +219,21 @@ pub(super) fn copy_to_huge_pages(checkpoint: &mut Checkpoint, cpu: &CpuArgs) -> 
     Ok(())
 }
 
-/// Loads the checkpoint on the device.
-fn load<D: Device>(
-    checkpoint: &Checkpoint,
-    args: &ModelArgs,
-    cpu: &CpuArgs,
-    context: Option<usize>,
-) -> Result<Model<D>> {
-    let device = D::start(cpu, precision(args, checkpoint))?;
-    device.check_room(checkpoint, context, 0)?;
-    device.load(checkpoint)
+/// A model, and the device that it is on, which is never `auto`.
+type Loaded = (Model, DeviceName);
+
+/// Loads the checkpoint on the device that the options choose.
+fn load(checkpoint: &Checkpoint, args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Loaded> {
+    let device = Device::choose(cpu, checkpoint, precision(args, checkpoint), room)?;
+    let name = device.name();
+    Ok((device.load(checkpoint)?, name))
 }
 
 /// The same model with other options, beside a model that already runs. Prints no warnings, because they were printed
 /// for that model.
-pub(super) fn load_quietly<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model<D>> {
+pub(super) fn load_quietly(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model> {
     let (checkpoint, _) = open_silently(args, Need::Model)?;
-    load(&checkpoint, args, cpu, None)
+    load(&checkpoint, args, cpu, Room::default()).map(|(model, _)| model)
 }
 
 /// The capacity of the KV cache in tokens, if given.
@@ -266,7 +261,7 @@ pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfi
 }
 
 /// Reports that the contexts of `sequences` are full.
-pub(super) fn say_full<D: Device>(run: &Run<D>, sequences: &[usize]) {
+pub(super) fn say_full(run: &Run, sequences: &[usize]) {
     if sequences.is_empty() {
         return;
     }
@@ -294,7 +289,7 @@ fn listed(sequences: &[usize]) -> String {
 }
 
 /// Reports in one line what the program recognised in the named model.
-pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model<impl Backend>) {
+pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model) {
     if args.model.is_some() {
         let ModelConfig { layers, dim, heads, vocab, .. } = checkpoint.config;
         tell(format_args!(
@@ -321,6 +316,11 @@ pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision 
     }
 }
 
+/// The configuration of the named model. Prints no warnings.
+pub(super) fn config_quietly(args: &ModelArgs) -> Result<ModelConfig> {
+    Ok(open_silently(args, Need::Headers)?.0.config)
+}
+
 /// The configuration of the named model.
 pub(super) fn config(args: &ModelArgs) -> Result<ModelConfig> {
     Ok(open_checkpoint(args, Need::Headers)?.0.config)
@@ -333,14 +333,6 @@ fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<S
         tell(format_args!("warning: {line}"));
     }
     Ok((checkpoint, sparse))
-}
-
-/// The checkpoint and the precision of a run, for choosing a device. Prints no warnings, because opening the checkpoint
-/// for the run prints them.
-pub(super) fn open_quietly(args: &ModelArgs) -> Result<(Checkpoint, Precision)> {
-    let (checkpoint, _) = open_silently(args, Need::Headers)?;
-    let precision = precision(args, &checkpoint);
-    Ok((checkpoint, precision))
 }
 
 fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<SparseCopy>)> {
@@ -361,7 +353,7 @@ fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<Spa
 }
 
 /// A model with its tokenizer.
-pub(super) struct Opened<D: Device> {
+pub(super) struct Opened {
     pub(super) checkpoint: Checkpoint,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     /// The error of the model's own tokenizer. A run on ids does not need it.
@@ -369,12 +361,12 @@ pub(super) struct Opened<D: Device> {
     /// Time to load the tokenizer.
     pub(super) tokenizer_time: Duration,
     /// The model or its error. Errors of the prompt are reported before this error.
-    pub(super) model: Result<Model<D>>,
+    pub(super) model: Result<Loaded>,
     /// Time to open the file and load the model. This runs on another thread than loading the tokenizer.
     pub(super) model_time: Duration,
 }
 
-impl<D: Device> Opened<D> {
+impl Opened {
     /// The tokenizer, if there is one.
     ///
     /// # Errors
@@ -393,16 +385,14 @@ impl<D: Device> Opened<D> {
 }
 
 /// Opens the checkpoint. Loads the model and, on another thread, its tokenizer.
-pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
-    open_for(args, cpu, None)
+pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
+    open_for(args, cpu, Room::default())
 }
 
-/// As [`open`], for a context of `context` tokens.
-pub(super) fn open_for<D: Device>(
-    args: &ModelArgs,
-    cpu: &CpuArgs,
-    context: Option<usize>,
-) -> Result<Opened<D>> {
+/// As [`open`], for a device that must have this room.
+pub(super) fn open_for(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened> {
+    // The vocabulary is read on these threads.
+    threads::start(cpu.threads)?;
     let started = Instant::now();
     let mut checkpoint = open_checkpoint(args, Need::Model)?.0;
     copy_to_huge_pages(&mut checkpoint, cpu)?;
@@ -412,7 +402,7 @@ pub(super) fn open_for<D: Device>(
             (tokenizer_of(&checkpoint, args), started.elapsed())
         };
         let tokenizer = std::thread::Builder::new().spawn_scoped(scope, find);
-        let model = load(&checkpoint, args, cpu, context);
+        let model = load(&checkpoint, args, cpu, room);
         let model = (model, started.elapsed());
         // If no second thread can be started, the two are loaded one after the other.
         (tokenizer.map_or_else(|_| Ok(find()), std::thread::ScopedJoinHandle::join), model)

@@ -5,8 +5,6 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::progress::Progress;
 use super::{LensArgs, LogFormat, NOT_A_NUMBER, output, tell};
 use llama_trace_core::error::Result;
@@ -14,39 +12,34 @@ use llama_trace_core::trace::lens::{LensAt, Reading};
 use llama_trace_core::trace::select::numbers;
 use llama_trace_core::trace::{Site, Stage};
 
-impl Command for &LensArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks::of(&self.run, &self.trace)
+/// Runs the command.
+pub(super) fn run(args: &LensArgs) -> Result<()> {
+    let mut asked = Asked::open_itself(&args.trace, &args.run)?;
+    let positions = asked.positions();
+    let chosen = match &args.t {
+        Some(list) => numbers("t", list, positions, |_| "give a larger -n to read more tokens".into())?,
+        None => (0..positions).collect(),
+    };
+    let layers = asked.outline().card.sizes().layers;
+    let bar = Progress::new(chosen.len() * layers, "residuals");
+    let mut lenses = Vec::new();
+    for t in chosen {
+        let readings = (0..layers).map(|layer| {
+            let reading = read(&mut asked, t, layer, args.top);
+            bar.add(1);
+            reading
+        });
+        lenses.push((t, readings.collect::<Result<Vec<_>>>()?));
     }
-
-    fn run<D: Device>(self) -> Result<()> {
-        let mut asked = Asked::open_itself::<D>(&self.trace, &self.run)?;
-        let positions = asked.positions();
-        let chosen = match &self.t {
-            Some(list) => numbers("t", list, positions, |_| "give a larger -n to read more tokens".into())?,
-            None => (0..positions).collect(),
-        };
-        let layers = asked.outline().card.sizes().layers;
-        let bar = Progress::new(chosen.len() * layers, "residuals");
-        let mut lenses = Vec::new();
-        for t in chosen {
-            let readings = (0..layers).map(|layer| {
-                let reading = read(&mut asked, t, layer, self.top);
-                bar.add(1);
-                reading
-            });
-            lenses.push((t, readings.collect::<Result<Vec<_>>>()?));
-        }
-        bar.finish();
-        let printed = match self.format {
-            LogFormat::Text => print_text(&asked, &lenses),
-            LogFormat::Json => print_json(&asked, &lenses),
-        };
-        if lenses.iter().flat_map(|(_, readings)| readings).any(|reading| reading.answer.logit.is_nan()) {
-            tell(NOT_A_NUMBER);
-        }
-        output::end(printed.map_err(output::Failure::from))
+    bar.finish();
+    let printed = match args.format {
+        LogFormat::Text => print_text(&asked, &lenses),
+        LogFormat::Json => print_json(&asked, &lenses),
+    };
+    if lenses.iter().flat_map(|(_, readings)| readings).any(|reading| reading.answer.logit.is_nan()) {
+        tell(NOT_A_NUMBER);
     }
+    output::end(printed.map_err(output::Failure::from))
 }
 
 fn read(asked: &mut Asked, t: usize, layer: usize, top: usize) -> Result<Reading> {

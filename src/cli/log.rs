@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::input::{Run, say_full};
 use super::output;
 use super::{LogArgs, LogFormat};
@@ -25,21 +23,16 @@ use llama_trace_engine::generate::{Batch, Drawn, Ended};
 /// Number of values of each output that `--values` shows.
 const FIRST_VALUES: usize = 6;
 
-impl Command for &LogArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks::of(&self.run, &self.trace)
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        match &self.trace.trace {
-            Some(trace) => traced::log::<D>(self, trace),
-            None => log::<D>(self),
-        }
+/// Runs the command.
+pub(super) fn run(args: &LogArgs) -> Result<()> {
+    match &args.trace.trace {
+        Some(trace) => traced::log(args, trace),
+        None => log(args),
     }
 }
 
-fn log<D: Device>(args: &LogArgs) -> Result<()> {
-    let run = Run::<D>::open(&args.run)?;
+fn log(args: &LogArgs) -> Result<()> {
+    let run = Run::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
     let mut batch = run.batch(wanted)?;
     let select = args.select.select(&run, &batch, wanted, true)?;
@@ -174,9 +167,9 @@ impl Probe for Summarizing<'_> {
 
 /// Runs a pass. Returns the sampled tokens, the time of each operation for all sequences, and summaries of the outputs
 /// that `values` chooses.
-fn run_pass<D: Device>(
-    run: &Run<D>,
-    batch: &mut Batch<'_, D>,
+fn run_pass(
+    run: &Run,
+    batch: &mut Batch<'_>,
     values: Option<&Select>,
 ) -> Result<(Vec<Drawn>, Times, Summaries)> {
     let backend = &run.model.backend;

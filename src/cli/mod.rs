@@ -8,7 +8,6 @@ mod bench;
 mod capture;
 mod chat;
 mod check;
-mod choose;
 mod commands;
 mod device;
 mod diff;
@@ -233,19 +232,19 @@ impl Cli {
     /// The command's error. [`llama_trace_core::error::Error::exit_code`] gives the exit code of the process.
     pub fn run(self) -> Result<()> {
         match self.command {
-            Some(Command::Export(args)) => choose::run(&args),
-            Some(Command::Record(args)) => choose::run(&args),
-            Some(Command::Snapshot(args)) => choose::run(&args),
-            Some(Command::Open(args)) => choose::run(&args),
-            Some(Command::Log(args)) => choose::run(&args),
-            Some(Command::Explain(args)) => choose::run(&args),
-            Some(Command::Lens(args)) => choose::run(&args),
-            Some(Command::Attribute(args)) => choose::run(&args),
-            Some(Command::Chat(args)) => choose::run(&args),
+            Some(Command::Export(args)) => export::run(&args),
+            Some(Command::Record(args)) => record::run(&args),
+            Some(Command::Snapshot(args)) => snapshot::run(&args),
+            Some(Command::Open(args)) => open::run(&args),
+            Some(Command::Log(args)) => log::run(&args),
+            Some(Command::Explain(args)) => explain::run(&args),
+            Some(Command::Lens(args)) => lens::run(&args),
+            Some(Command::Attribute(args)) => attribute::run(&args),
+            Some(Command::Chat(args)) => chat::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),
-            Some(Command::Bench(args)) => choose::run(&args),
-            Some(Command::Check(args)) => choose::run(&args),
+            Some(Command::Bench(args)) => bench::run(&args),
+            Some(Command::Check(args)) => check::run(&args),
             Some(Command::Capture(args)) => capture::run(&args),
             Some(Command::Diff(args)) => diff::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),
@@ -253,12 +252,12 @@ impl Cli {
             Some(Command::Help { subject }) => help::run(subject.as_deref()),
             None if self.step || !(self.run.has_prompt() || self.format.is_some()) => {
                 let Self { run, open, memory, colours, .. } = &self;
-                choose::run(step::Tracer { run, open, memory, colours })
+                step::run(run, open, memory, colours)
             }
             None => {
                 self.colours.refuse()?;
                 let format = self.format.unwrap_or(LogFormat::Text);
-                choose::run(generate::Text { run: &self.run, memory: &self.memory, format })
+                generate::run(&self.run, &self.memory, format)
             }
         }
     }

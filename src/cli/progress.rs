@@ -37,7 +37,7 @@ impl Progress {
     }
 
     /// Draws the bar if it is time to show it, without adding progress.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a GPU's"))]
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "used only with a GPU"))]
     pub(super) fn tick(&self) {
         self.show();
         self.0.tick();

@@ -24,7 +24,8 @@ pub(super) struct Prompt {
     /// The text as it was given; none if the prompt was given as ids.
     pub(super) text: Option<String>,
     pub(super) ids: Vec<u32>,
-    /// Its file and line, if there may be several prompts.
+    /// Where the prompt was given (its file and line, or the number of its option), if there may be several
+    /// prompts.
     pub(super) place: Option<String>,
 }
 
@@ -227,7 +228,7 @@ fn read_bytes(path: &Path, what: &str) -> Result<Vec<u8>> {
 
 fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     let read = |from: &mut dyn Read| -> std::io::Result<(Vec<u8>, bool)> {
-        // The buffer grows in steps of at most half the limit, so an endless input needs no more memory than the limit.
+        // Reading stops at the limit, so an endless input takes no more memory than the limit.
         let (mut bytes, mut piece) = (Vec::new(), [0; 1 << 16]);
         loop {
             match from.read(&mut piece) {
@@ -264,8 +265,8 @@ fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens the file of a text. A shell's `<(command)` is read to its end like any file. A named pipe without a writer is
-/// waited for, but only for a limited time.
+/// Opens the file of a text. A shell's `<(command)` is read to its end like any file. If a named pipe has no
+/// writer, waits for one for a limited time.
 fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
     #[cfg(unix)]
     {
@@ -345,8 +346,8 @@ pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
                 .expected(format!("numbers up to {}", u32::MAX))
                 .found(printable(word))
                 .next("give the ids that a tokenizer of this model made; `llama-trace tokenize` shows them"),
-            false => wrong("the list of ids has something else in it", &format!("`{}`", printable(word)))
-                .next("leave it out"),
+            false => wrong("a part of the list of ids is not a number", &format!("`{}`", printable(word)))
+                .next("remove this part"),
         })
     });
     ids.collect()

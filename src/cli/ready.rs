@@ -36,7 +36,7 @@ pub(super) fn make(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<()> {
 ///
 /// # Errors
 /// As for [`Model::load`] and [`Cuda::prove`].
-pub(super) fn load(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<Model<Cuda>> {
+pub(super) fn load(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<Model> {
     let model = while_compiling(cuda, checkpoint, |bar| {
         bar.say("(reading weights)".into());
         let model = Model::load(checkpoint, cuda.clone());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     /// Samples a few tokens after a prompt of `tokens` tokens.
-    fn text(model: &Model<Cuda>, tokens: usize, temperature: f32) {
+    fn text(model: &Model, tokens: usize, temperature: f32) {
         let sampler = Sampler::new(Sampling { temperature, ..Sampling::default() }).unwrap();
         let mut session = Session::with_capacity(model, sampler, tokens + 3).unwrap();
         session.begin((0..tokens as u32).collect(), &[], 3).unwrap();

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::export::drawing;
 use super::input::{Run, say_full};
 use super::memory::written;
@@ -20,19 +18,10 @@ use llama_trace_runs::record::writer::TextsOf;
 use llama_trace_runs::record::{About, Branch, Keep, Plan, Target, Writer};
 use llama_trace_runs::replay::derive::follows;
 
-impl Command for &RecordArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks::run(&self.run)
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        record::<D>(self)
-    }
-}
-
-fn record<D: Device>(args: &RecordArgs) -> Result<()> {
+/// Runs the command.
+pub(super) fn run(args: &RecordArgs) -> Result<()> {
     let target = Target::check(&args.out, args.force)?;
-    let run = Run::<D>::open(&args.run)?;
+    let run = Run::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
         return Err(Error::usage("there is nothing to record")
@@ -105,7 +94,7 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
 }
 
 /// The passes of a branch after its branching point. `of` are the passes of the run.
-fn passes_of<D: Device>(run: &Run<D>, branch: &Branch, of: &[PassDims]) -> Result<Vec<PassDims>> {
+fn passes_of(run: &Run, branch: &Branch, of: &[PassDims]) -> Result<Vec<PassDims>> {
     let vocab = run.model.config.vocab;
     if branch.token as usize >= vocab {
         return Err(Error::usage("a branch continues with a token that the model does not have")
@@ -150,7 +139,7 @@ struct Recording<'a> {
 impl Recording<'_> {
     /// Runs the passes that a branch shares with the run, without recording them, and records the branch's own passes.
     /// `tokens` follow the prompt; the tokens sampled after them are appended. Returns whether logits had NaN.
-    fn branch<D: Device>(&mut self, run: &Run<D>, branch: &Branch, tokens: &mut Vec<u32>) -> Result<bool> {
+    fn branch(&mut self, run: &Run, branch: &Branch, tokens: &mut Vec<u32>) -> Result<bool> {
         let prompt = &run.prompts[branch.sequence].ids;
         let sampler = run.sampler.after(branch.sequence as u64);
         let room = run.context.unwrap_or(prompt.len().saturating_add(self.wanted));
@@ -177,7 +166,7 @@ impl Recording<'_> {
 }
 
 /// The description that is stored in the trace.
-fn about<D: Device>(run: &Run<D>, args: &RecordArgs) -> Result<About> {
+fn about(run: &Run, args: &RecordArgs) -> Result<About> {
     let (model, keep) = (&run.model, args.keep.keep());
     let card = model.card();
     let stages = stages(&card.sizes(), keep, follows);
@@ -199,7 +188,7 @@ fn about<D: Device>(run: &Run<D>, args: &RecordArgs) -> Result<About> {
 }
 
 /// The texts stored in the file.
-fn texts<D: Device>(run: &Run<D>) -> TextsOf {
+fn texts(run: &Run) -> TextsOf {
     let vocab = run.tokenizer.as_ref().map_or(0, |_| run.model.config.vocab);
     TextsOf {
         labels: (0..vocab as u32).map(|id| run.label(id).text).collect(),

@@ -165,6 +165,19 @@ mod tests {
     }
 
     #[test]
+    fn the_weights_of_a_shape_have_its_size() {
+        let weights = |dtype: random::Weights, precision| {
+            needs(&random::checkpoint("llama-3.1-8b", dtype).unwrap(), precision, None).weights
+        };
+        let bf16 = weights(Dtype::BF16.into(), Precision::Bf16);
+        assert!((16_000_000_000..16_200_000_000).contains(&bf16), "{bf16}");
+        let int8 = weights(Dtype::Q8_0.into(), Precision::Q8 { group: 32 });
+        assert!((bf16 / 2..bf16 * 2 / 3).contains(&int8), "{int8}");
+        let mixture = weights(random::Weights::Q4KM, Precision::Q8 { group: 32 });
+        assert!((4_800_000_000..5_000_000_000).contains(&mixture), "{mixture}");
+    }
+
+    #[test]
     fn weights_take_what_their_number_type_does() {
         let checkpoint = random::checkpoint("stories-15m", Dtype::F32).unwrap();
         let parameters: usize = checkpoint.tensors().map(|(_, tensor)| tensor.count()).sum();

@@ -33,7 +33,7 @@ pub(super) fn man(command: Option<&str>) -> Result<()> {
             Error::usage("there is no such command")
                 .expected(names.join(", "))
                 .found(format!("`{name}`"))
-                .next("name one of these, or none: the page of the whole program lists them")
+                .next("name one of these, or leave the name out for the page of the whole program")
         })?,
     };
     let mut text = Vec::new();

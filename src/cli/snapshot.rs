@@ -5,8 +5,6 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::export::drawing;
 use super::step;
 use super::traced::Traced;
@@ -24,54 +22,49 @@ use llama_trace_tui::{OpenAt, Runs};
 /// Prefix of the temporary folder that is made beside the file.
 const KIND: &str = "snapshot";
 
-impl Command for &SnapshotArgs {
-    fn asks(&self) -> Asks<'_> {
-        Asks::of(&self.run, &self.trace)
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        let format = Format::of(&self.out)?;
-        check_free(&self.out, self.force)?;
-        let (mut runs, open, drawing) = match &self.trace.trace {
-            None => {
-                let (runs, open, drawing) = self.begin::<D>()?;
-                (runs, open, Some(drawing))
-            }
-            Some(path) => {
-                let (model, cpu) = (&self.run.model, &self.run.cpu);
-                let traced = Traced::<D>::open(path, model, cpu, self.memory.bytes())?;
-                let drawing = traced.kept.sampling();
-                let (runs, open) = traced.begin(self.at.as_ref())?;
-                (runs, open, drawing)
-            }
-        };
-        let (palette, paper) = (self.colours.palette(), self.colours.paper());
-        // Text has no colours: shades replace them, as in a terminal without colours.
-        let depth = if format == Format::Txt { Depth::None } else { Depth::True };
-        let theme = Theme::new(depth).with(palette, paper);
-        let snapshot = Snapshot {
-            open: &open,
-            view: self.view.as_deref(),
-            chapters: CHAPTERS,
-            theme,
-            drawing,
-            size: self.size.0,
-        };
-        let screen = snapshot.draw(&mut runs, stop::check)?;
-        write(&self.out, self.force, &picture::encode(&screen, paper, format)?)
-    }
+/// Runs the command.
+pub(super) fn run(args: &SnapshotArgs) -> Result<()> {
+    let format = Format::of(&args.out)?;
+    check_free(&args.out, args.force)?;
+    let (mut runs, open, drawing) = match &args.trace.trace {
+        None => {
+            let (runs, open, drawing) = args.begin()?;
+            (runs, open, Some(drawing))
+        }
+        Some(path) => {
+            let (model, cpu) = (&args.run.model, &args.run.cpu);
+            let traced = Traced::open(path, model, cpu, args.memory.bytes())?;
+            let drawing = traced.kept.sampling();
+            let (runs, open) = traced.begin(args.at.as_ref())?;
+            (runs, open, drawing)
+        }
+    };
+    let (palette, paper) = (args.colours.palette(), args.colours.paper());
+    // Text has no colours: shades replace them, as in a terminal without colours.
+    let depth = if format == Format::Txt { Depth::None } else { Depth::True };
+    let theme = Theme::new(depth).with(palette, paper);
+    let snapshot = Snapshot {
+        open: &open,
+        view: args.view.as_deref(),
+        chapters: CHAPTERS,
+        theme,
+        drawing,
+        size: args.size.0,
+    };
+    let screen = snapshot.draw(&mut runs, stop::check)?;
+    write(&args.out, args.force, &picture::encode(&screen, paper, format)?)
 }
 
 impl SnapshotArgs {
     /// Starts the run. Also returns the run's sampling.
-    fn begin<D: Device>(&self) -> Result<(Runs, OpenAt, Drawing)> {
+    fn begin(&self) -> Result<(Runs, OpenAt, Drawing)> {
         // Samples enough tokens for the pass in the address.
         let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
         let mut run = self.run.clone();
         run.tokens.get_or_insert(pass.saturating_add(1));
         let place =
             OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None, marks: None };
-        let (runs, open) = step::begin::<D>(&run, &place, &self.memory)?;
+        let (runs, open) = step::begin(&run, &place, &self.memory)?;
         Ok((runs, open, drawing(&self.run)))
     }
 }

@@ -6,12 +6,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::choose::{Asks, Command};
-use super::device::Device;
 use super::export::drawing;
 use super::input::{self, Run};
 use super::prompt::{self, Prompt};
-use super::{ColourArgs, MemoryArgs, ModelArgs, OpenArgs, RunArgs};
+use super::{ColourArgs, CpuArgs, MemoryArgs, ModelArgs, OpenArgs, RunArgs};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::Source;
 use llama_trace_engine::generate::sequence;
@@ -21,39 +19,22 @@ use llama_trace_tui as tui;
 use llama_trace_tui::NewRun;
 use llama_trace_tui::marks::Marks;
 
-/// The command.
-pub(super) struct Tracer<'a> {
-    pub(super) run: &'a RunArgs,
-    pub(super) open: &'a OpenArgs,
-    pub(super) memory: &'a MemoryArgs,
-    pub(super) colours: &'a ColourArgs,
-}
-
-impl Command for Tracer<'_> {
-    fn asks(&self) -> Asks<'_> {
-        Asks::run(self.run)
-    }
-
-    fn run<D: Device>(self) -> Result<()> {
-        step::<D>(&self)
-    }
-}
-
-fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
-    tui::require_terminal().map_err(|error| match takes_keys(tracer.run) {
+/// Runs the command.
+pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours: &ColourArgs) -> Result<()> {
+    tui::require_terminal().map_err(|error| match takes_keys(args) {
         true => {
             error.next("give the text in a file, so that keys can come from the terminal: --prompt-file FILE")
         }
         false => error,
     })?;
-    let marks = tracer.open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default();
-    let (runs, open) = begin::<D>(tracer.run, tracer.open, tracer.memory)?;
+    let marks = open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default();
+    let (runs, open) = begin(args, open, memory)?;
     let setting = tui::Setting {
         chapters: CHAPTERS,
-        palette: tracer.colours.palette(),
-        paper: tracer.colours.paper(),
+        palette: colours.palette(),
+        paper: colours.paper(),
         file: None,
-        drawing: Some(drawing(tracer.run)),
+        drawing: Some(drawing(args)),
         marks,
         verdict: None,
     };
@@ -68,12 +49,12 @@ fn takes_keys(run: &RunArgs) -> bool {
 }
 
 /// The sequences of a run, and the place where the tracer opens. The sequence that is shown first is already started.
-pub(super) fn begin<D: Device>(
+pub(super) fn begin(
     args: &RunArgs,
     open: &OpenArgs,
     memory: &MemoryArgs,
 ) -> Result<(tui::Runs, tui::OpenAt)> {
-    let run = Run::<D>::open(args)?;
+    let run = Run::open(args)?;
     let draws = args.tokens.unwrap_or(1);
     let open = tui::OpenAt {
         pass: open.pass,
@@ -85,7 +66,7 @@ pub(super) fn begin<D: Device>(
     };
     // Without --context, the whole context is reserved, or as much of it as fits into memory, because more passes may
     // follow.
-    let Run { model, sampler, prompts, tokenizer, eos, context, chunk: _ } = run;
+    let Run { model, device, sampler, prompts, tokenizer, eos, context, chunk: _ } = run;
     let config = model.config.clone();
     let several = prompts.len() > 1;
     for prompt in prompts.iter().filter(|_| several) {
@@ -116,7 +97,8 @@ pub(super) fn begin<D: Device>(
     input::say_cut(live.capacity(), context, &config);
     let others = Rc::clone(&sequences);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-    let (model_args, cpu) = (args.model.clone(), args.cpu.clone());
+    // Another model runs on the same device.
+    let (model_args, cpu) = (args.model.clone(), CpuArgs { device, ..args.cpu.clone() });
     let beginner = move |run, other| {
         let live = match other {
             NewRun::Prompt(text) => {

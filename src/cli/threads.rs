@@ -44,7 +44,7 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
     let mut threads = started(wanted, spawn)?;
     if threads.len() < wanted {
         let count = threads.len();
-        tell(format_args!("The system does not let {wanted} threads start: computing on {count}."));
+        tell(format_args!("The system refuses to start {wanted} threads: computing on {count}."));
     }
     let pool = ThreadPoolBuilder::new().num_threads(threads.len()).spawn_handler(|thread| {
         // For each closure there is a waiting thread.
@@ -103,7 +103,7 @@ fn started(
                 return Err(Error::no_thread("to compute with", &error));
             }
             Err(_) => {
-                // The run needs a few more threads than these, so half of them are given up.
+                // The run also needs a few other threads, so half of the started ones are given up.
                 threads.truncate(threads.len().div_ceil(2));
                 break;
             }

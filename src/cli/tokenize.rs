@@ -12,7 +12,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::memory::naming;
 use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
 
-/// Maximum number of parts of a word that are printed again after each merge.
+/// Maximum number of parts in a word that is printed again, as a whole, after each merge.
 const MAX_SHOWN: usize = 64;
 
 pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
@@ -63,7 +63,7 @@ impl<'t> Tokens<'t> {
         } else {
             None
         };
-        // With --merges, the shown tokens are those that the merges end with.
+        // With --merges, the tokens are the result of the merges.
         let ids = match &stretches {
             Some(stretches) => stretches.iter().flat_map(|stretch| &stretch.ids).copied().collect(),
             None => encode(plain)?,
@@ -114,7 +114,7 @@ impl<'t> Tokens<'t> {
 fn print_stretch(out: &mut impl Write, number: usize, stretch: &Stretch) -> std::io::Result<()> {
     let what = match stretch.way {
         Way::Merged => "merged",
-        Way::Whole => "a token as a whole, which is never split",
+        Way::Whole => "a whole token, which is never split",
         Way::Special => "a special token",
     };
     writeln!(out, "stretch {number}: {what}")?;

@@ -6,8 +6,9 @@ use std::task::Poll;
 
 use serde_json::{Map, Value};
 
-use super::device::Device;
-use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, SelectArgs, input, tell};
+use super::{
+    CacheDtypeName, CpuArgs, DeviceName, ModelArgs, PrecisionName, SelectArgs, input, tell, threads,
+};
 use llama_trace_core::config::{ARITHMETIC, CacheDtype, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
@@ -26,12 +27,12 @@ use llama_trace_tui as tui;
 const BUILT_IN: &str = "built-in";
 
 /// An open trace or folder.
-pub(super) struct Traced<D: Device> {
+pub(super) struct Traced {
     pub(super) kept: Arc<dyn Kept>,
-    recorded: Recorded<D>,
+    recorded: Recorded,
 }
 
-impl<D: Device + 'static> Traced<D> {
+impl Traced {
     /// Opens the trace or the folder at `path`, and a model: the one that `args` names, or the built-in model if the
     /// run is of that model. Prints a note if derived values may differ in their last bits.
     pub(super) fn open(path: &Path, args: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
@@ -52,11 +53,13 @@ impl<D: Device + 'static> Traced<D> {
     }
 
     fn open_as(path: &Path, args: &ModelArgs, of: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
+        // The trace is read on these threads.
+        threads::start(cpu.threads)?;
         let (kept, opened): (Arc<dyn Kept>, _) = if path.is_dir() {
             let config = || of.model.as_ref().map(|_| input::config(of)).transpose();
             let folder = RecordedFolder::open(path, config)?;
             let says = Says { settings: folder.settings(), weights: None };
-            let opened = beside::<D>(&folder, &says, args, cpu)?;
+            let opened = beside(&folder, &says, args, cpu)?;
             say_derived(&folder, opened.is_some());
             (Arc::new(folder), opened)
         } else {
@@ -67,7 +70,7 @@ impl<D: Device + 'static> Traced<D> {
                 _ => Map::new(),
             };
             let says = Says { settings, weights: Some(about.fingerprint.weights.clone()) };
-            let opened = beside::<D>(&trace, &says, args, cpu)?;
+            let opened = beside(&trace, &says, args, cpu)?;
             say_bounds(&trace);
             (Arc::new(trace), opened)
         };
@@ -149,7 +152,7 @@ impl<D: Device + 'static> Traced<D> {
     }
 }
 
-type Opened<D> = (Arc<Model<D>>, Option<Arc<dyn llama_trace_formats::tokenizer::Tokenizer>>);
+type Opened = (Arc<Model>, Option<Arc<dyn llama_trace_formats::tokenizer::Tokenizer>>);
 
 /// What a recorded run states about its model.
 struct Says {
@@ -160,19 +163,18 @@ struct Says {
 }
 
 /// The model that `args` names, or the built-in model if the run is of that model.
-fn beside<D: Device>(
-    kept: &dyn Kept,
-    says: &Says,
-    args: &ModelArgs,
-    cpu: &CpuArgs,
-) -> Result<Option<Opened<D>>> {
+fn beside(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Result<Option<Opened>> {
     match args.model {
-        Some(_) => model::<D>(kept, says, args, cpu).map(Some),
+        Some(_) => model(kept, says, args, cpu).map(Some),
         // An error is reported only if one of the options needs the model.
-        None if kept.card().name == BUILT_IN => match model::<D>(kept, says, args, cpu) {
-            Err(error) if is_otherwise(args, cpu) => Err(error),
-            opened => Ok(opened.ok()),
-        },
+        None if kept.card().name == BUILT_IN => {
+            // The model is small, so only a named GPU is used for it.
+            let device = if cpu.device == DeviceName::Auto { DeviceName::Cpu } else { cpu.device };
+            match model(kept, says, args, &CpuArgs { device, ..cpu.clone() }) {
+                Err(error) if is_otherwise(args, cpu) => Err(error),
+                opened => Ok(opened.ok()),
+            }
+        }
         None => Ok(None),
     }
 }
@@ -187,7 +189,7 @@ fn is_otherwise(args: &ModelArgs, cpu: &CpuArgs) -> bool {
 }
 
 /// Opens the model so that it computes as the run did.
-fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
+fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
     let precision = match kept.card().precision {
         Precision::F32 => PrecisionName::F32,
         Precision::Bf16 => PrecisionName::Bf16,
@@ -214,8 +216,8 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
     };
     let args = ModelArgs { precision: args.precision.or(Some(precision)), without, ..args.clone() };
     let cpu = CpuArgs { cache_dtype: cpu.cache_dtype.or(cache), ..cpu.clone() };
-    let opened = input::open::<D>(&args, &cpu)?;
-    let model = opened.model?;
+    let opened = input::open(&args, &cpu)?;
+    let (model, _) = opened.model?;
     let differs = different(kept, says, &model)?;
     if !differs.is_empty() {
         return Err(Error::model("this is not the model that the trace was recorded from")
@@ -228,7 +230,7 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
 }
 
 /// The settings of `model` that differ from what the run states.
-fn different<D: Device>(kept: &dyn Kept, says: &Says, model: &Model<D>) -> Result<Vec<String>> {
+fn different(kept: &dyn Kept, says: &Says, model: &Model) -> Result<Vec<String>> {
     let (theirs, card) = (kept.card(), model.card());
     let ours = serde_json::to_value(&card.config).unwrap_or_default();
     let fields = says.settings.iter().filter(|(key, value)| !alike(ours.get(*key), value));

@@ -9,7 +9,7 @@ use llama_trace_formats::tokenizer::Tokenizer;
 /// Maximum number of names in a line.
 const NAMED: usize = 12;
 
-/// The tokens whose names begin like those of special tokens.
+/// Ids by name, of the tokens whose names begin as those of special tokens do: with `<`, `[` or `_`.
 pub(super) struct Specials(BTreeMap<String, u32>);
 
 impl Specials {
@@ -32,13 +32,13 @@ pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec
     let (tokens, rows) = (tokenizer.vocab_size(), checkpoint.config.vocab);
     if tokens < rows {
         lines.push(format!(
-            "{} of the model's {rows} rows have no token, and are shown as #id: the vocabulary has {tokens}",
+            "{} of the model's {rows} rows have no token, because the vocabulary has {tokens}: they are shown as #id",
             rows - tokens
         ));
     }
     if tokens > rows {
         lines.push(format!(
-            "{} of the {tokens} tokens have no row in the model, which has {rows}",
+            "{} of the {tokens} tokens have no row in the model, which has {rows} rows",
             tokens - rows
         ));
     }
@@ -53,7 +53,7 @@ pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec
         if !missing.is_empty() {
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             lines.push(format!(
-                "the chat template writes {}{more}, which no token stands for: the model reads it as plain text",
+                "the chat template writes {}{more}, for which there is no token: the model reads it as plain text",
                 missing.join(", ")
             ));
         }

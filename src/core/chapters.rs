@@ -21,15 +21,15 @@
 //! |---|---|
 //! | `p0/L1/softmax[h=2,t=5,k=1]` | one value; the letters are those of [`crate::trace::Axis::index`] |
 //! | `p0/L0/xq.shape` | a shape, written `(5, 4, 32)`; views have one too |
-//! | `p0/L0/xq[h=2].max` | of all values that the index selects (it may be partial): `min`, `max`, `mean`, `std`, `rms`, `norm`, `sum`, `count`, `zeros`, `neg_inf`, `negative`, `positive`, `at_least(1)` |
+//! | `p0/L0/xq[h=2].max` | a statistic of all values that the index selects (the index may be partial): `min`, `max`, `mean`, `std`, `rms`, `norm`, `sum`, `count`, `zeros`, `neg_inf`, `negative`, `positive`, `at_least(1)` |
 //! | `p0/logits[t=4].argmax` | if the index leaves one axis free: the index of the largest value on that axis; `arg3` and `top3` give the index and the value of the third largest |
 //! | `p0/tokens[t=1].text`, `p0/logits[t=4].argmax.text` | the token with this id or at this position, in a code span: `` `␣upon` `` |
 //! | `config/D` | D, H, G, C, F, V, `layers`, `context`, `eps`, `theta`; in q8 `g`, the values that share a scale |
 //! | `heads.json/induction/score` | a number in `fixtures/builtin/heads.json` |
 //! | `p0/L0/qk[h=0,t=4,k=1] ÷ sqrt(config/C)` | addresses and numbers joined by ` + `, ` − `, ` · `, ` ÷ `, with parentheses, `sqrt`, `exp`, `ln` and `pi` |
 //!
-//! A decimal without an address is an error, and so is a size of the model (128, 1024, …). Code and formulas may
-//! contain any numbers. A number may change with the weights; the words around it must stay true if it does.
+//! It is an error if a decimal or a size of the model (128, 1024, …) has no address. Code and formulas may contain any
+//! numbers. A number may change with the weights; the words around it must stay true if it does.
 //!
 //! An index may be `last`, and `{induction}` or `{previous_token}` stands for the layer or the head of
 //! `heads.json`: `p0/L{induction}/softmax[h={induction},t=last].max`. An index in braces may be an address itself.
@@ -40,8 +40,8 @@
 //! matches every line with that beginning. In the working directory, `fixtures` has the built-in model and the port's
 //! stages, as in the repository.
 //!
-//! `tests/chapters.rs` checks all this against the trace. With `LLAMA_TRACE_BLESS=1` it writes the numbers instead, and
-//! nothing else.
+//! `tests/chapters.rs` checks all this against the trace. With `LLAMA_TRACE_BLESS=1`, it writes the numbers into the
+//! notes instead.
 
 use std::ops::Deref;
 
@@ -69,8 +69,8 @@ impl Deref for Chapters {
 }
 
 impl Chapters {
-    /// The notes on `step`: the one about the step itself, then those on ideas around it. A view without notes has
-    /// those of its source.
+    /// The notes on `step`: the one about the step itself, then those on ideas around it. A view without notes of its
+    /// own has the notes of its stage.
     pub fn about(self, step: Step) -> impl Iterator<Item = &'static Chapter> {
         let has = |step: Step| move |chapter: &&Chapter| chapter.steps().any(|other| other == step);
         let own = self.iter().any(|chapter| has(step)(&chapter));
@@ -84,7 +84,7 @@ impl Chapter {
         self.text.lines().next().unwrap_or(self.slug).trim_start_matches('#').trim()
     }
 
-    /// The text with the answers of its exercises folded. `key` is the key that shows them.
+    /// The text with the answers of its exercises hidden. `key` is the key that shows the answers.
     pub fn folded(&self, key: &str) -> String {
         let (begins, named, ends) = ("<details><summary>", "</summary>", "</details>");
         let mut parts = self.text.split(begins);

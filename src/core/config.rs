@@ -81,7 +81,7 @@ impl ModelConfig {
 }
 
 /// Version of the arithmetic. It is increased when a stage's bits change for the same weights, tokens, precision and
-/// kernel. A trace stores the version that computed it.
+/// kernel. A trace stores the version that computed its values.
 pub const ARITHMETIC: u32 = 1;
 
 /// The arithmetic that a model runs in.

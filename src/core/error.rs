@@ -29,7 +29,7 @@ pub enum Error {
     /// The prompt cannot be run: too long, empty without a beginning-of-text token, ids out of range.
     #[error("{0}")]
     Prompt(Box<Report>),
-    /// An output cannot be written, or is there already.
+    /// An output cannot be written, or exists already.
     #[error("{0}")]
     Output(Box<Report>),
     /// There is no terminal to draw on, or it failed.
@@ -114,16 +114,16 @@ impl Error {
         interrupted => Interrupted: "Starts an [`Error::Interrupted`].",
     }
 
-    /// Returns whether the error says what to do next. The error of a lost device does. To an out-of-memory error the
-    /// caller adds the advice, because it knows the purpose.
+    /// Returns whether the error says what to do next. An error about a lost device does. An out-of-memory error does
+    /// not: the caller knows the purpose of the memory and adds the advice.
     pub fn says_next(&self) -> bool {
         self.report().next.is_some()
     }
 
     /// The error of a thread that cannot be started. `what` ends the sentence "no thread can be started …".
     pub fn no_thread(what: &str, error: &std::io::Error) -> Self {
-        // The system does not say which resource is missing. If it is memory for the stack, this allocation fails too
-        // and ends the process like any other failed allocation.
+        // The system does not say which resource is missing. If memory for the new thread's stack is missing, the
+        // allocation below fails too, and ends the process like any other failed allocation.
         drop(std::hint::black_box(Vec::<u8>::with_capacity(4 << 20)));
         Self::usage(format!("no thread can be started {what}"))
             .expected("room for one more thread, at least")
@@ -135,7 +135,7 @@ impl Error {
     pub fn not_built(what: &str, feature: &str) -> Self {
         Self::usage(format!("this build was made without {what}"))
             .expected(format!("a build with the Cargo feature `{feature}`"))
-            .next(format!("build it again with it: cargo install --path . --features {feature}"))
+            .next(format!("build it again with this feature: cargo install --path . --features {feature}"))
     }
 
     /// Adds the place: a path, a tensor, a byte offset.

@@ -9,9 +9,10 @@
 //! threads, files, signals, a clock, a terminal. They are one feature, because no supported target has only some of
 //! them. The crates above have a feature of the same name, which switches this one on.
 //!
-//! Without it, work is done in place instead of on threads ([`threads`]), the time is that of a clock that the program
-//! sets ([`time`]), and files are bytes in memory (`files` of llama-trace-formats). What needs an operating system is
-//! left out. A module with two forms chooses its form where it is declared; no other code asks for the feature.
+//! Without it, work is done in place instead of on threads ([`threads`]), the time comes from a clock that the program
+//! sets ([`time`]), and files are bytes in memory (`files` of llama-trace-formats). Everything that needs an operating
+//! system is left out. A module with two forms chooses its form where it is declared; no other code asks for the
+//! feature.
 
 #[cfg(target_endian = "big")]
 compile_error!("weights and dumps are little-endian and are read in place");

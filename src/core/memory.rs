@@ -1,5 +1,6 @@
-//! Large allocations that may fail. The functions of this module return an error, to which the caller adds its purpose.
-//! Every other failed allocation ends the process cleanly, if the program uses the allocator of `llama-trace-ending`.
+//! Large allocations that may fail. The functions of this module return an error, to which the caller adds the purpose
+//! of the memory. Every other failed allocation ends the process cleanly, if the program uses the allocator of
+//! `llama-trace-ending`.
 
 use std::cell::Cell;
 use std::thread::LocalKey;
@@ -16,7 +17,7 @@ pub fn answered() -> bool {
     ANSWERED.get()
 }
 
-/// The purpose of this thread's allocations, if it was given.
+/// The purpose of this thread's allocations ([`naming`]), or an empty text.
 pub fn purpose() -> &'static str {
     PURPOSE.get()
 }

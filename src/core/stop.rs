@@ -36,7 +36,7 @@ pub fn process() -> &'static Stop {
     &PROCESS
 }
 
-/// How often waiting code checks for a request.
+/// The interval at which waiting code checks for a request.
 pub const LOOK: Duration = Duration::from_millis(50);
 
 /// [`Stop::check`] of [`process`], for work that has no [`Stop`] of its own.

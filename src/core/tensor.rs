@@ -181,8 +181,7 @@ pub struct Tensor {
     scales: Option<Scales>,
 }
 
-/// The scales of int8 values: value i of the tensor is bytes\[i\] · scales\[i / group\]. Groups ignore the ends of
-/// rows.
+/// The scales of int8 values: value i of the tensor is bytes\[i\] · scales\[i / group\]. Groups continue across rows.
 #[derive(Clone, Debug)]
 pub struct Scales {
     /// float32, little-endian, one per group.

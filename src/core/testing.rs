@@ -13,7 +13,7 @@ static LEFT: AtomicUsize = AtomicUsize::new(0);
 /// If `LLAMA_TRACE_TESTS` has another value than `all`.
 pub fn takes_all() -> bool {
     let Some(value) = std::env::var_os("LLAMA_TRACE_TESTS") else { return false };
-    assert!(value == "all", "LLAMA_TRACE_TESTS is all, or is not there; it is {value:?}");
+    assert!(value == "all", "LLAMA_TRACE_TESTS must be `all` or unset; it is {value:?}");
     true
 }
 
@@ -28,14 +28,14 @@ pub fn sampled<T>(what: &str, cases: impl IntoIterator<Item = T>, few: usize) ->
     let so_far = LEFT.fetch_add(left, Ordering::Relaxed) + left;
     let _ = writeln!(
         std::io::stderr(),
-        "{what}: {left} of {} cases are left to LLAMA_TRACE_TESTS=all, {so_far} so far",
+        "{what}: {left} of {} cases run only with LLAMA_TRACE_TESTS=all; {so_far} skipped so far",
         all.len()
     );
     let mut taken = spread(all.len(), few).peekable();
     all.into_iter().enumerate().filter(|(i, _)| taken.next_if_eq(i).is_some()).map(|(_, case)| case).collect()
 }
 
-/// `few` numbers below the larger `count`: the first, the last, and evenly spaced ones between.
+/// `few` numbers below `count`: the first, the last, and evenly spaced ones between. `few` is less than `count`.
 fn spread(count: usize, few: usize) -> impl Iterator<Item = usize> {
     (0..few).map(move |i| if few == 1 { 0 } else { i * (count - 1) / (few - 1) })
 }

@@ -1,5 +1,6 @@
-//! Attention on the device. One token is split along its keys. Several tokens go in tiles, and each kv head is read
-//! once for the query heads that share it. If the intermediate results are recorded, a separate kernel writes them.
+//! Attention on the device. One token is split along its keys. Several tokens are processed in tiles. Each kv head is
+//! read once for all query heads that share it. If the intermediate results are recorded, a separate kernel writes
+//! them.
 
 use super::Cuda;
 use super::driver::{Address, Arguments, MOST_TOGETHER, pair};
@@ -14,15 +15,17 @@ use llama_trace_engine::backend::{AttentionPart, AttentionShape, AttentionSink, 
 /// Maximum number of values of each recorded part on the device at once.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
-/// Blocks of one token's attention that fit on a multiprocessor, if there are enough keys. The first number is for up
-/// to four heads together. The second is for more heads, which need more registers.
+/// Thread blocks of one token's attention that run on a multiprocessor at the same time. The first number is for
+/// kernels that compute up to four heads together. The second is for kernels with more heads, which need more
+/// registers.
 const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
 
-/// Maximum number of splits of one token's keys, and minimum number of keys of a split.
+/// Maximum number of splits of one token's keys.
 const MOST_SPLITS: usize = 64;
+/// Minimum number of keys of a split.
 const TILE: usize = 64;
 
-/// Maximum number of blocks in a grid's second dimension.
+/// Maximum number of thread blocks in a grid's second dimension.
 pub(super) const MOST_BLOCKS: usize = 65_535;
 
 /// The kernels for one token: for heads of up to 64, 128 and 256 channels, each for 1, 2, 4 and 8 heads at once.
@@ -32,7 +35,7 @@ const DECODE: [[&str; 4]; 3] = [
     ["attention_decode_1_256", "attention_decode_2_256", "attention_decode_4_256", "attention_decode_8_256"],
 ];
 
-/// The kernel of the intermediate results.
+/// The kernel that writes the intermediate results.
 const PARTS: Kernel = Kernel { file: "attention_plain", name: "attention_parts", weight: None };
 
 /// The inputs and the output of one call.
@@ -84,16 +87,16 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
             _ => (8, 3),
         };
         let blocks = kv_heads * group.div_ceil(at_once);
-        // The number of splits is the same in every pass, and so is the order of the sums.
+        // The number of splits is the same in every pass. So the sums are always added in the same order.
         let processors = cuda.queue.device().about().multiprocessors as usize;
         let splits = (BLOCKS_OF_EACH[usize::from(at_once > 4)] * processors / blocks).clamp(1, MOST_SPLITS);
-        // Launches only the splits that have keys in some span of the pass. Their number is rounded up to a power of
-        // two, so launches seldom change.
+        // Launches only the splits that have keys in at least one span of the pass. Their number is rounded up to a
+        // power of two, so the size of the launch seldom changes.
         let visible = |keys: usize| asked.shape.window.map_or(keys, |window| keys.min(window));
         let tiles = asked.pass.spans().iter().map(|span| visible(span.keys()).div_ceil(TILE)).max();
         let used = splits.min(tiles.unwrap_or(1).next_power_of_two());
-        // If the blocks of all heads fit on the device at once, each head has its own block. This has less latency, and
-        // all sums are the same.
+        // If there are enough multiprocessors for one block of each head, each head gets its own block. This has less
+        // latency. The sums are the same.
         let each = heads * used * asked.pass.spans().len() <= processors;
         let (blocks, of_heads) = if each { (heads, 0) } else { (blocks, of_heads) };
         let of_channels = head_dim.div_ceil(64).next_power_of_two().ilog2() as usize;
@@ -117,7 +120,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     }
     let rows = tokens * group;
     let arguments = arguments.address(asked.out.at(0));
-    // Tensor cores, unless the grid would be too large.
+    // Uses tensor cores, unless the grid would be too large.
     let few_blocks = rows.div_ceil(64) <= MOST_BLOCKS;
     if cuda.precision == Precision::Bf16 && cuda.cache_dtype == CacheDtype::Bf16 && few_blocks {
         let (name, width) = match head_dim {
@@ -196,8 +199,8 @@ pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink)
     Ok(())
 }
 
-/// Queues a kernel that writes the wanted parts, `values` values each, to memory that is read when the pass is done.
-/// Returns whether there was room for all of them.
+/// Queues a kernel that writes the wanted parts, `values` values each, to memory that the host reads at the end of the
+/// pass. Returns whether there was room for all of them.
 fn fetch_parts(
     cuda: &Cuda,
     asked: Asked<'_>,
@@ -228,7 +231,7 @@ fn fetch_parts(
     Ok(true)
 }
 
-/// Passes the cache (K, G, C) to the sink if it wants it, repeated for every query head (K, H, C).
+/// Repeats the cache (K, G, C) for every query head, and passes the result (K, H, C) to the sink, if it wants it.
 fn repeat_kv(
     cuda: &Cuda,
     asked: Asked<'_>,
@@ -270,8 +273,8 @@ fn repeat_kv(
 mod tests {
     use half::bf16;
 
-    /// Checks a claim of `attention_bf16.cu` about its scores. Every bfloat16 value is one of the 128 values tested
-    /// here, times a power of two.
+    /// Checks a claim of `attention_bf16.cu` about its scores. Each tested value has one of the 128 significands of
+    /// bfloat16. Every other value differs from one of these only by its sign and a power of two.
     #[test]
     fn to_multiply_by_the_inverse_root_and_round_is_to_divide_and_round() {
         for head_dim in (8..=256_u16).step_by(8) {

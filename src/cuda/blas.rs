@@ -1,5 +1,5 @@
-//! cuBLASLt, if it is installed. A report compares our kernels with the speed of NVIDIA's own library. No model is run
-//! with it.
+//! cuBLASLt, if it is installed. The report on the device's limits compares the speed of our kernels with this library.
+//! No model is run with it.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -15,7 +15,7 @@ use llama_trace_core::error::Result;
 
 /// `cublasStatus_t`: 0 is success.
 type Status = c_int;
-/// A handle, a description, a layout or a preference.
+/// A cuBLASLt object: a handle, an operation's description, a matrix layout or a preference.
 type Handle = *mut c_void;
 
 type Create = unsafe extern "C" fn(*mut Handle) -> Status;
@@ -65,8 +65,8 @@ struct Chosen {
     reserved: [c_int; 4],
 }
 
-/// Constants of cublasLt.h and library_types.h: float32 and bfloat16 values; sums in float32; the attribute and the
-/// value for a transposed first matrix; the attribute for the size of the workspace.
+/// Constants of cublasLt.h and library_types.h: the types float32 and bfloat16; sums in float32; the attribute for a
+/// transposed first matrix, and its value; the attribute for the size of the workspace.
 const FLOAT32: c_int = 0;
 const BFLOAT16: c_int = 14;
 const COMPUTE_FLOAT32: c_int = 68;
@@ -98,8 +98,8 @@ unsafe fn function<F: Copy>(library: &Library, name: &str) -> Option<F> {
 }
 
 impl Blas {
-    /// Loads the newest library that is not newer than a driver of this major version, and prepares the product. `None`
-    /// if there is no such library, or if it finds no algorithm.
+    /// Loads the newest library of at most this driver's major version, and prepares the product. `None` if there is no
+    /// such library, or if it has no algorithm for the product.
     pub(super) fn find(side: usize, driver: u32) -> Option<Self> {
         let folders = folders(|name| env::var_os(name).map(PathBuf::from));
         let all = candidates("cublasLt", &folders);
@@ -113,8 +113,8 @@ impl Blas {
 
     fn open(path: &Path, side: usize) -> Option<Self> {
         let library = load(path)?;
-        // SAFETY: the types are those of cublasLt.h of CUDA 12 and 13, where these functions are alike. The library
-        // stays loaded: each thread that it ran in holds memory of it until the thread ends.
+        // SAFETY: the types are those of cublasLt.h of CUDA 12 and 13, where these functions are alike. The library is
+        // never unloaded: each thread that called it holds some of its memory until the thread ends.
         let (create, describe, layout, prefer, set, set_preference, choose, mut blas) = unsafe {
             let get = |name: &str| function::<Destroy>(&library, name);
             let destroy = [
@@ -140,7 +140,7 @@ impl Blas {
         let (transposed, workspace) = (TRANSPOSED, WORKSPACE);
         let (mut found, [operation, matrix, preference]) = (0, &mut blas.parts);
         // SAFETY: the device's context is current. Each handle is created before it is used, each attribute has the
-        // stated size, and there is room for the one requested answer.
+        // stated size, and `chosen` has room for the one requested algorithm.
         let done = unsafe {
             create(&raw mut blas.handle) == 0
                 && describe(operation, COMPUTE_FLOAT32, FLOAT32) == 0
@@ -174,11 +174,11 @@ impl Blas {
         (done && found == 1).then_some(blas)
     }
 
-    /// Queues out = aᵀ · b in the stream.
+    /// Queues `out = aᵀ · b` in the stream.
     ///
     /// # Safety
-    /// The device's context is current, and the stream belongs to it. The addresses are of the device's memory, with
-    /// room for the matrices and [`WORKSPACE`].
+    /// The device's context is current, and the stream belongs to it. The addresses are in the device's memory, with
+    /// room for the matrices and for the workspace of [`WORKSPACE`] bytes.
     pub(super) unsafe fn multiply(
         &self,
         [a, b, out, workspace]: [Address; 4],
@@ -186,7 +186,7 @@ impl Blas {
     ) -> Result<()> {
         let [operation, matrix, _] = self.parts;
         let (one, zero) = (1.0_f32, 0.0_f32);
-        // SAFETY: as above; the numbers are read before the function returns.
+        // SAFETY: guaranteed by the caller. The library reads `one` and `zero` before the function returns.
         let status = unsafe {
             (self.multiply)(
                 self.handle,
@@ -222,7 +222,7 @@ impl Drop for Blas {
             (handle, self.handle),
         ];
         for (destroy, part) in all.into_iter().filter(|(_, part)| !part.is_null()) {
-            // SAFETY: it was created, and is not used any more.
+            // SAFETY: the object was created, and is not used any more.
             unsafe { destroy(part) };
         }
     }

@@ -1,4 +1,5 @@
-//! Features of the device's work that a user switches off, because a driver does them badly, or to find the faulty one.
+//! Features of the CUDA device that the user has switched off: to avoid a driver's fault, or to find the faulty
+//! feature.
 
 use llama_trace_core::error::{Error, Result};
 
@@ -8,15 +9,15 @@ pub(super) const VARIABLE: &str = "LLAMA_TRACE_CUDA_WITHOUT";
 /// The features that are switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DisabledFeatures {
-    /// `early`: kernels that begin before the kernel before them has ended.
+    /// `early`: a kernel may start before the previous kernel has ended.
     pub(super) early: bool,
-    /// `graphs`: passes that are launched as one graph.
+    /// `graphs`: a pass is launched as one graph.
     pub(super) graphs: bool,
-    /// `split`: attention in float32 by tensor cores, its operands split in two float16 values each.
+    /// `split`: attention in float32 uses tensor cores. Each operand is split into two float16 values.
     pub(super) split: bool,
-    /// `streams`: integer products whose weights go through shared memory.
+    /// `streams`: integer products copy their weights to shared memory first.
     pub(super) streams: bool,
-    /// `wgmma`: products by warpgroups (four warps together).
+    /// `wgmma`: products use warpgroups (four warps together).
     pub(super) wgmma: bool,
 }
 
@@ -24,7 +25,7 @@ impl DisabledFeatures {
     /// Reads the environment variable.
     ///
     /// # Errors
-    /// [`Error::Usage`] for any other word.
+    /// [`Error::Usage`] for an unknown word.
     pub(super) fn of_environment() -> Result<Self> {
         Self::of(&std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy())
     }

@@ -24,15 +24,15 @@ pub(super) struct Graph(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event(pub(super) u64);
 
-/// Maximum number of arguments of a kernel, and of 8-byte words that they take.
+/// Maximum number of arguments of a kernel, and of the 8-byte words of all its arguments.
 const MOST_ARGUMENTS: usize = 12;
 const MOST_WORDS: usize = 64;
 
-/// Maximum number of spans of a batch in one launch, as in the kernels.
+/// Maximum number of spans of a batch in one launch. The kernels have the same constant.
 pub(super) const MOST_TOGETHER: usize = 16;
 
 /// The arguments of a launch: addresses, int32, int64 and float32 values, and structures in C's memory layout. Each
-/// begins at a word.
+/// argument begins at an 8-byte word.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Arguments {
     words: [u64; MOST_WORDS],
@@ -43,15 +43,15 @@ pub(super) struct Arguments {
     narrow: Option<Narrow>,
 }
 
-/// How a kernel can be made to write its result in bfloat16.
+/// How a kernel can write its result in bfloat16 instead of float32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Narrow {
-    /// The address of its result, and how many values it has.
+    /// The address of the float32 result, and its number of values.
     out: Address,
     count: usize,
     /// The word for the bfloat16 result's address.
     at: usize,
-    /// The range of words with the addresses of the outputs that are then left out.
+    /// The range of words with the addresses of the kernel's outputs. They are set to null when it writes bfloat16.
     others: (usize, usize),
 }
 
@@ -66,10 +66,11 @@ pub(super) struct Launch {
     /// Bytes of dynamic shared memory.
     pub(super) shared: u32,
     pub(super) arguments: Arguments,
-    /// Whether it differs from pass to pass, as recording does. Such a launch is in no graph.
+    /// Whether this launch is not repeated in every pass, such as one that records values. Such a launch is in no
+    /// graph.
     pub(super) apart: bool,
-    /// Whether it waits for the end of the launch before it, which wrote its weights. Other launches may read their
-    /// weights earlier.
+    /// Whether it waits for the end of the previous launch, which wrote its weights. Other launches may read their
+    /// weights before the previous launch has ended.
     pub(super) late: bool,
 }
 
@@ -92,8 +93,8 @@ pub(super) struct Room {
 }
 
 impl Launch {
-    /// Joins another launch to this one, as one more layer in the grid's third dimension. They may differ only in the
-    /// arguments of their spans, the first `words` words. Returns whether it did.
+    /// Joins another launch to this one, as one more layer in the grid's third dimension. The two launches may differ
+    /// only in the arguments of their spans, the first `words` words. Returns whether they were joined.
     pub(super) fn join(&mut self, other: &Self, words: usize) -> bool {
         let (spans, all) = (self.grid[2] as usize, words * MOST_TOGETHER);
         let alike =
@@ -112,7 +113,7 @@ impl Launch {
 }
 
 impl Arguments {
-    /// No arguments yet.
+    /// Returns an empty list of arguments.
     pub(super) fn new() -> Self {
         Self { words: [0; MOST_WORDS], used: 0, starts: [0; MOST_ARGUMENTS], count: 0, narrow: None }
     }
@@ -126,29 +127,29 @@ impl Arguments {
         self
     }
 
-    /// Adds an array of [`MOST_TOGETHER`] structures, one for each span. `words` is the first; [`Launch::join`] fills
-    /// in the others.
+    /// Adds an array of [`MOST_TOGETHER`] structures, one for each span. `words` is the first structure;
+    /// [`Launch::join`] fills in the others.
     pub(super) fn first_of(self, words: &[u64]) -> Self {
         let mut all = [0; MOST_WORDS];
         all[..words.len()].copy_from_slice(words);
         self.words(&all[..words.len() * MOST_TOGETHER])
     }
 
-    /// Adds an address; 0 is the null pointer.
+    /// Adds an address. 0 is the null pointer.
     pub(super) fn address(self, at: Address) -> Self {
         self.words(&[at])
     }
 
-    /// Adds the address of a result in bfloat16, null at first; [`Arguments::narrow`] can set it. Until then the kernel
-    /// writes `count` float32 values to `out`. The `others` words before it are addresses of outputs, which `narrow`
-    /// sets to null. The kernel does not write outputs with a null address.
+    /// Adds the address of a result in bfloat16. It is null until [`Arguments::narrow`] sets it; with null, the kernel
+    /// writes `count` float32 values to `out`. The `others` words before this address are the addresses of the float32
+    /// outputs. `narrow` sets them to null, because a kernel does not write an output with a null address.
     pub(super) fn narrow_too(self, out: Address, count: usize, others: usize) -> Self {
         let narrow = Narrow { out, count, at: self.used, others: (self.used - others, self.used) };
         Self { narrow: Some(narrow), ..self.address(0) }
     }
 
-    /// Makes the kernel write its result to `to` in bfloat16 and nowhere else. Possible if the kernel supports it and
-    /// its result is these `count` values at `out`. Returns whether it did.
+    /// Makes the kernel write its result to `to` in bfloat16 and nowhere else. This is possible if the kernel supports
+    /// it and its result is these `count` values at `out`. Returns whether the arguments were changed.
     pub(super) fn narrow(&mut self, (out, count): (Address, usize), to: Address) -> bool {
         let Some(narrow) = self.narrow.take_if(|narrow| (narrow.out, narrow.count) == (out, count)) else {
             return false;
@@ -188,7 +189,7 @@ impl Arguments {
         &mut self.words[..self.used]
     }
 
-    /// Iterates over the first word of each argument.
+    /// Iterates over the addresses of the arguments: the first word of each.
     pub(super) fn each(&self) -> impl Iterator<Item = &u64> {
         self.starts[..self.count].iter().map(|start| &self.words[usize::from(*start)])
     }
@@ -197,7 +198,8 @@ impl Arguments {
 /// Packs two int32 values into a word, the first in the lower half.
 ///
 /// # Panics
-/// If one is no int32. Sizes of a model always fit: they are checked when the model is opened.
+/// If `first` or `second` does not fit into an int32. Sizes of a model always fit: they are checked when the model is
+/// opened.
 pub(super) fn pair(first: usize, second: usize) -> u64 {
     let half = |value: usize| {
         let value = i32::try_from(value).unwrap_or_else(|_| unreachable!("{value} is no int32"));
@@ -206,7 +208,7 @@ pub(super) fn pair(first: usize, second: usize) -> u64 {
     half(first) | half(second) << 32
 }
 
-/// A matrix product by a library: each call multiplies the matrices at these addresses.
+/// A matrix product by NVIDIA's library. Each call multiplies the matrices at the given addresses.
 pub(super) type LibraryProduct<'a> = Box<dyn Fn([Address; 4]) -> Result<()> + 'a>;
 
 /// The operations of a device.
@@ -217,33 +219,33 @@ pub(super) trait Driver: Send + Sync {
     /// The free memory and the total memory.
     fn room(&self) -> Result<Room>;
 
-    /// Allocates `bytes` bytes, more than zero, uninitialised.
+    /// Allocates `bytes` bytes. The number must not be 0. The memory is uninitialised.
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
-    /// Frees what [`Driver::allocate`] returned. Work that was queued before may still read it.
+    /// Frees memory of [`Driver::allocate`]. Work that was queued earlier may still use it.
     fn free(&self, at: Address);
 
-    /// Sets bytes to 0.
+    /// Sets `bytes` bytes to 0.
     fn clear(&self, at: Address, bytes: usize) -> Result<()>;
 
     /// Copies to the device. `from` may be changed after the call.
     fn write(&self, from: &[u8], to: Address) -> Result<()>;
 
-    /// Copies from the device, once all earlier work is done.
+    /// Copies from the device, after all earlier work has ended.
     fn read(&self, from: Address, to: &mut [u8]) -> Result<()>;
 
-    /// Allocates `bytes` bytes of pinned host memory. Kernels write to it as to the device's memory; the transfer
-    /// overlaps their work.
+    /// Allocates `bytes` bytes of pinned host memory. Kernels write to it as they write to the device's memory. The
+    /// transfer overlaps their work.
     fn pin(&self, bytes: usize) -> Result<Address>;
 
-    /// Frees what [`Driver::pin`] returned, once all earlier work is done.
+    /// Frees memory of [`Driver::pin`], after all earlier work has ended.
     fn unpin(&self, at: Address);
 
-    /// Returns bytes of pinned memory ([`Driver::pin`]). No kernel may write there meanwhile.
+    /// Returns `bytes` bytes of pinned memory ([`Driver::pin`]). No kernel may write there during the borrow.
     fn pinned(&self, at: Address, bytes: usize) -> &[u8];
 
-    /// Starts a copy to pinned memory ([`Driver::pin`]) after all earlier work. Later work overlaps the copy. It must
-    /// not write to `from` before the returned event.
+    /// Starts a copy to pinned memory ([`Driver::pin`]) after all earlier work. Later work overlaps the copy, and must
+    /// not write to `from` before the returned event is reached.
     fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event>;
 
     /// Copies on the device, between ranges that do not overlap.
@@ -252,20 +254,20 @@ pub(super) trait Driver: Send + Sync {
     /// Returns the kernel `name` of a module. Compiles and loads it at first use.
     fn function(&self, module: &Module, name: &str) -> Result<Function>;
 
-    /// Compiles and loads kernels in advance, in parallel on `threads` threads. Calls `goes_on` after each and stops
-    /// when it returns false. Errors are returned by [`Driver::function`].
+    /// Compiles and loads kernels in advance, in parallel on `threads` threads. Calls `goes_on` after each kernel, and
+    /// stops if it returns false. An error of a kernel is returned later, by [`Driver::function`].
     fn make_ready(&self, kernels: &[(Module, String)], threads: usize, goes_on: &(dyn Fn() -> bool + Sync)) {
         let _ = (threads, kernels.iter().all(|_| goes_on()));
     }
 
-    /// Returns the answer stored for `what` by a process of this very executable with the same device, driver and
+    /// Returns the answer that was stored under `what` by this very executable, with the same device, driver and
     /// compiler.
     fn remembered(&self, what: &str) -> Option<bool> {
         let _ = what;
         None
     }
 
-    /// Stores the answer for such processes.
+    /// Stores an answer under `what`.
     fn remember(&self, what: &str, answer: bool) {
         let _ = (what, answer);
     }
@@ -282,24 +284,24 @@ pub(super) trait Driver: Send + Sync {
     /// Destroys a graph.
     fn destroy_graph(&self, graph: Graph);
 
-    /// Returns an error with the reason if kernels are not compiled for this very device. The driver then compiles the
-    /// embedded PTX.
+    /// Returns `Ok` if the kernels are compiled for this very device, otherwise the reason why not. In that case the
+    /// driver compiles the embedded PTX.
     fn compiles(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether the device has warpgroup products (wgmma: four warps multiply together), and a compiler for them is
-    /// there.
+    /// Whether the device has warpgroup products (wgmma: four warps multiply together) and there is a compiler for
+    /// them.
     fn has_warpgroups(&self) -> bool;
 
-    /// Whether attention in float32 splits its operands for tensor cores.
+    /// Whether attention in float32 splits each operand into two float16 values, for tensor cores.
     fn splits_attention(&self) -> bool;
 
-    /// Whether kernels that read weights through shared memory (`stream_q8`) can be compiled, and may be used.
+    /// Whether kernels that read weights through shared memory (`stream_q8`) can be compiled and are not switched off.
     fn streams(&self) -> bool;
 
-    /// Returns a product of (side, side) bfloat16 matrices by NVIDIA's own library. Its addresses are those of the
-    /// first matrix (transposed), the second, the result and the workspace. `None` if the library is not there.
+    /// Returns a product of (side, side) bfloat16 matrices by NVIDIA's own library. The addresses to call it with: the
+    /// first matrix (transposed), the second matrix, the result, the workspace. `None` if the library is not installed.
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {
         let _ = side;
         None
@@ -308,17 +310,17 @@ pub(super) trait Driver: Send + Sync {
     /// Records an event after all earlier work.
     fn mark(&self) -> Result<Event>;
 
-    /// Whether all work before the event is done. Errors of that work are returned here.
+    /// Returns whether all work before the event has ended, or an error of that work.
     fn reached(&self, event: Event) -> Result<bool>;
 
-    /// The time between two events that were reached.
+    /// Returns the time between two events that were reached.
     fn between(&self, from: Event, to: Event) -> Duration;
 
     /// Destroys an event.
     fn release(&self, event: Event);
 }
 
-/// Returns an error for a device that fails at `what`; `found` is the driver's error code.
+/// Returns the error of a device that cannot do `what`. `found` is the driver's error code.
 pub(super) fn failed(what: &str, found: impl std::fmt::Display) -> Error {
     Error::prompt(format!("the CUDA device cannot {what}"))
         .expected("a working device")

@@ -58,6 +58,7 @@ pub(super) struct Emulated {
     launches: AtomicUsize,
     state: Mutex<State>,
     asked: Log,
+    launched: Launched,
     list: KernelList,
     runs: Runs,
     /// The beginning of the names of kernels that fail.
@@ -95,6 +96,9 @@ pub enum Asked {
 }
 
 pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
+
+/// The names of the kernels that were launched, in order.
+pub(crate) type Launched = Arc<Mutex<Vec<String>>>;
 
 #[derive(Default)]
 struct State {
@@ -182,6 +186,7 @@ impl Emulated {
             launches: AtomicUsize::new(launches),
             state: Mutex::default(),
             asked: Log::default(),
+            launched: Launched::default(),
             list: KernelList::default(),
             runs: Runs::Sources,
             refused: None,
@@ -209,6 +214,7 @@ impl Emulated {
             launches: AtomicUsize::new(usize::MAX),
             state: Mutex::default(),
             asked: Log::default(),
+            launched: Launched::default(),
             list: KernelList::default(),
             runs: Runs::Ptx,
             refused: None,
@@ -218,6 +224,12 @@ impl Emulated {
     /// Returns the log of the requests.
     pub(super) fn log(&self) -> Log {
         Arc::clone(&self.asked)
+    }
+
+    /// Returns the list of its launches, which grows with each.
+    #[cfg(test)]
+    pub(super) fn launched(&self) -> Launched {
+        Arc::clone(&self.launched)
     }
 
     /// Returns the list of the kernels that it loads.
@@ -238,6 +250,9 @@ impl Emulated {
             self.launches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         left.map_err(|_| failed("run a kernel", "CUDA_ERROR_LAUNCH_FAILED"))?;
         let (code, name) = &state.functions[launch.function.0 as usize];
+        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        launched.push(name.to_string_lossy().into_owned());
+        drop(launched);
         if self.refused.is_some_and(|refused| name.to_bytes().starts_with(refused.as_bytes())) {
             return Err(failed("run a kernel", "CUDA_ERROR_INVALID_VALUE"));
         }

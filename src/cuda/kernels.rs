@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::driver::{Address, Arguments, Function, Launch};
-use super::queue::{Change, Queue};
+use super::queue::{Change, Fusable, Queue};
 use super::sources::Module;
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
@@ -36,15 +36,28 @@ impl Kernels {
     pub(super) fn launch(
         &self,
         kernel: Kernel,
-        (x, y): (usize, usize),
+        grid: (usize, usize),
         block: u32,
         shared: usize,
         arguments: Arguments,
     ) -> Result<()> {
+        self.launch_fusable(kernel, grid, block, shared, arguments, None)
+    }
+
+    /// [`Self::launch`] for a kernel that a later operation may replace: see [`Queue::withdraw`].
+    pub(super) fn launch_fusable(
+        &self,
+        kernel: Kernel,
+        (x, y): (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+        fusable: Option<Fusable>,
+    ) -> Result<()> {
         if x == 0 || y == 0 {
             return Ok(());
         }
-        self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
+        self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?, fusable)
     }
 
     /// [`Self::launch`] for a kernel whose weights are written by an earlier launch.
@@ -57,7 +70,7 @@ impl Kernels {
         arguments: Arguments,
     ) -> Result<()> {
         let launch = self.made(kernel, grid, block, shared, arguments)?;
-        self.queue.launch(Launch { late: true, ..launch })
+        self.queue.launch(Launch { late: true, ..launch }, None)
     }
 
     /// [`Self::launch`] for recording, which differs from pass to pass.
@@ -70,7 +83,7 @@ impl Kernels {
         arguments: Arguments,
     ) -> Result<()> {
         let launch = self.made(kernel, grid, block, shared, arguments)?;
-        self.queue.launch(Launch { apart: true, ..launch })
+        self.queue.launch(Launch { apart: true, ..launch }, None)
     }
 
     /// [`Self::launch`] for one span of a batch. The first `words` words of the arguments describe the span
@@ -84,19 +97,6 @@ impl Kernels {
         arguments: Arguments,
     ) -> Result<()> {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
-    }
-
-    /// Removes the last launch from the queue. This is possible if the launch is of `kernel` and is still in the queue,
-    /// and `of` returns a value for its argument words. The caller then queues a launch that does the same and more.
-    pub(super) fn take_back<T>(
-        &self,
-        kernel: Kernel,
-        of: impl FnOnce(&[u64]) -> Option<T>,
-    ) -> Result<Option<T>> {
-        let function = self.function(kernel)?;
-        Ok(self
-            .queue
-            .take_back(|last| if last.function == function { of(last.arguments.all()) } else { None }))
     }
 
     /// Changes the last launch in the queue that `change` can change. `change` gets each launch and its kernel, the

@@ -1,5 +1,5 @@
-//! An NVIDIA GPU. Every operation is one or a few launches of CUDA C++ kernels (`kernels/`, with the names of
-//! [`llama_trace_core::ops`]). Each kernel is compiled for the device at its first use.
+//! An NVIDIA GPU. Every operation launches one or a few CUDA C++ kernels. They are in `kernels/`, and have the names of
+//! [`llama_trace_core::ops`]. Each kernel is compiled for the device at its first use.
 //!
 //! ```text
 //! Cuda (the operations) ─▶ Kernels (which one, which defines) ─▶ Queue (in order; passes are repeated) ─▶ Driver
@@ -7,11 +7,11 @@
 //! ```
 //!
 //! **Order of summation and bits.** Norms, element-wise operations, quantised activations and integer products are
-//! bit-exact: they equal [`llama_trace_core::ops`]. Floating-point products and attention sum in another order. That
-//! order depends on the sizes and on the tokens of a row's own span. It never depends on the other spans, nor on
-//! recording. Only values that `ops/` rounds are rounded: no TF32, no approximate division.
+//! bit-exact: they equal [`llama_trace_core::ops`]. Floating-point products and attention sum in another order. This
+//! order depends on the sizes and on the tokens of a row's own span. It does not depend on other spans or on recording.
+//! Values are rounded only at the places where `ops/` rounds them: no TF32, no approximate division.
 //!
-//! `llama-trace help gpu` says which GPUs have run this, and what only the emulation has run.
+//! `llama-trace help gpu` says on which GPUs this code has run, and which parts have run only in the emulation.
 
 mod attention;
 mod blas;
@@ -68,8 +68,8 @@ pub use pass::Pass;
 pub use product::Input;
 pub use proof::Uses;
 
-/// Bytes of device memory for kernels, the driver, its graphs and the recorded parts of attention, in addition to what
-/// is allocated explicitly. Everything else that is recorded goes to host memory.
+/// Bytes of device memory for kernels, the driver, its graphs and the recorded parts of attention. They are needed in
+/// addition to the memory that is allocated explicitly. All other recorded values go to host memory.
 pub const OWN_BYTES: usize = 512 << 20;
 
 /// A device, and the precision that it computes in.
@@ -78,21 +78,23 @@ pub struct Cuda {
     queue: Arc<Queue>,
     kernels: Arc<Kernels>,
     scratch: Arc<Mutex<Scratch>>,
-    /// Prepares weights whose stored number type differs from the one that they are multiplied in.
+    /// Converts weights on the CPU if they are stored in another number type than the one they are multiplied in.
     host: Cpu,
     precision: Precision,
     cache_dtype: CacheDtype,
     stop: Stop,
     architecture: &'static str,
-    /// Whether many rows are multiplied by warpgroups (four warps together): only after a self-test of their results.
+    /// Whether products of many rows use warpgroups (four warps together). They do so only after a self-test of the
+    /// results.
     warpgroups: Arc<AtomicBool>,
-    /// Whether its kernels passed the self-test in this precision.
+    /// Whether the kernels passed the self-test in this precision.
     proved: Arc<AtomicBool>,
-    /// Whether weights of integer products go through shared memory: only after a self-test of the results.
+    /// Whether integer products copy their weights to shared memory first. They do so only after a self-test of the
+    /// results.
     streams: Arc<AtomicBool>,
 }
 
-/// Scratch memory that the operations share, one after the other.
+/// Scratch memory. The operations share it, one after the other.
 #[derive(Default)]
 struct Scratch {
     partial: Growing,
@@ -105,8 +107,8 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// Scratch for attention over one token: the partial sums of the splits, and a counter for each block. The kernel
-    /// leaves each counter at 0.
+    /// Returns scratch memory for attention over one token: the partial sums of the splits, and a counter for each
+    /// block. The counters are 0; the kernel sets them to 0 again.
     fn attention(
         &mut self,
         queue: &Arc<Queue>,
@@ -117,7 +119,7 @@ impl Scratch {
     }
 }
 
-/// The keys or the values of one layer of one sequence (capacity, G, C), in the number type of the cache.
+/// The keys or the values of one layer of one sequence: (capacity, G, C), in the cache's number type.
 pub struct Cache {
     memory: Memory,
     dtype: CacheDtype,
@@ -146,7 +148,7 @@ impl Cuda {
         Ok(Self::over(Box::new(nvidia::Nvidia::open(number)?)))
     }
 
-    /// Whether there is a driver that reports a device, or that cannot be queried.
+    /// Whether there is a driver that reports at least one device, or that fails to report its devices.
     pub fn is_there() -> bool {
         probe_driver::is_there()
     }
@@ -169,38 +171,38 @@ impl Cuda {
         Some(cuda)
     }
 
-    /// The CPU emulation of the kernels as they are compiled for the embedded PTX.
+    /// Returns the CPU emulation with the kernels as they are compiled for the embedded PTX.
     #[cfg(any(test, feature = "testing"))]
     pub fn compact(bytes: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.carried())))
     }
 
-    /// The CPU emulation of a device that runs PTX.
+    /// Returns a device whose kernels are compiled to PTX and run by the PTX interpreter.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn of_ptx(bytes: usize) -> Self {
         Self::over(Box::new(emulated::Emulated::of_ptx(bytes)))
     }
 
-    /// The CPU emulation of a device with `bytes` bytes of memory. `None`, with a message, if no compiler for the
-    /// kernels is found.
+    /// Returns the CPU emulation of a device with `bytes` bytes of memory. `None`, after printing a message, if no
+    /// compiler for the kernels is found.
     #[cfg(any(test, feature = "testing"))]
     pub fn emulated(bytes: usize) -> Option<Self> {
         Self::lost_after(bytes, usize::MAX)
     }
 
-    /// The CPU emulation of a device that is lost after `launches` launches.
+    /// Returns the CPU emulation of a device that is lost after `launches` launches.
     #[cfg(any(test, feature = "testing"))]
     pub fn lost_after(bytes: usize, launches: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, launches)?)))
     }
 
-    /// The CPU emulation of a device on which kernels fail if their names begin with `kernels`.
+    /// Returns the CPU emulation of a device on which every kernel fails whose name begins with `kernels`.
     #[cfg(any(test, feature = "testing"))]
     pub fn refusing(bytes: usize, kernels: &'static str) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.refusing(kernels))))
     }
 
-    /// The CPU emulation of a device, with a log of all requests to it.
+    /// Returns the CPU emulation of a device, and a log of all requests to it.
     #[cfg(any(test, feature = "testing"))]
     pub fn logged(bytes: usize) -> Option<(Self, emulated::Log)> {
         let device = emulated::Emulated::new(bytes, usize::MAX)?;
@@ -208,7 +210,7 @@ impl Cuda {
         Some((Self::over(Box::new(device)), log))
     }
 
-    /// The CPU emulation of a device, and the list of the kernels that it loads.
+    /// Returns the CPU emulation of a device, and the list of the kernels that it loads.
     #[cfg(any(test, feature = "testing"))]
     pub fn listed(bytes: usize) -> Option<(Self, KernelList)> {
         let device = emulated::Emulated::new(bytes, usize::MAX)?;
@@ -216,7 +218,7 @@ impl Cuda {
         Some((Self::over(Box::new(device)), list))
     }
 
-    /// How often a captured graph was launched.
+    /// Returns how often a captured graph was launched.
     #[cfg(any(test, feature = "testing"))]
     pub fn repeated(&self) -> usize {
         self.queue.repeated()
@@ -242,28 +244,28 @@ impl Cuda {
         }
     }
 
-    /// The same device in another precision.
+    /// Returns the same device in another precision.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Self {
         let host = self.host.with_precision(precision);
         Self { precision, host, ..self }.with_cache_dtype(precision.cache_dtype())
     }
 
-    /// The same device with keys and values cached in another number type than the precision's own.
+    /// Returns the same device, with keys and values cached in another number type than the precision's own.
     #[must_use]
     pub fn with_cache_dtype(self, cache_dtype: CacheDtype) -> Self {
         let kernels = Arc::new(Kernels::new(&self.queue, self.precision, cache_dtype));
         Self { kernels, cache_dtype, proved: Arc::default(), ..self }
     }
 
-    /// The same device, stopped by `stop` instead of its own stop request.
+    /// Returns the same device, stopped by `stop` instead of its own stop request.
     #[must_use]
     pub fn with_stop(self, stop: Stop) -> Self {
         Self { host: self.host.with_stop(stop.clone()), stop, ..self }
     }
 
     /// Returns the same configuration on a device that does nothing, and the list of the kernels that it loads. The
-    /// list includes the kernels that the self-test of `uses` runs ([`Self::prove`]).
+    /// list includes the kernels of the self-test for `uses` ([`Self::prove`]).
     pub fn listing(&self, uses: &Uses) -> (Self, KernelList) {
         let device = listing::Listing::of(self.queue.device());
         let list = device.list();
@@ -276,7 +278,7 @@ impl Cuda {
     }
 
     /// Compiles the kernels of a list, or loads their cached code, in parallel on `threads` threads. Calls `done` after
-    /// each kernel. An error of a kernel is returned when the kernel is used.
+    /// each kernel. If a kernel cannot be compiled, the error is returned when the kernel is used.
     pub fn compile(&self, list: &KernelList, threads: usize, done: &(dyn Fn() + Sync)) {
         self.queue.device().make_ready(&list.kernels(), threads, &|| {
             done();
@@ -285,11 +287,11 @@ impl Cuda {
     }
 
     /// Runs the self-test for `uses`: one kernel of each kind runs on the device, and its results are compared with the
-    /// CPU's. The self-test is skipped if this executable has passed it before in this precision. If the self-test has
-    /// just excluded fast kernels, returns the reason; slower kernels with the same result replace them.
+    /// CPU's. The self-test is skipped if this executable has already passed it in this precision. Fast kernels that
+    /// fail are replaced by slower ones with the same results. In this case, returns the reason.
     ///
     /// # Errors
-    /// If there is no compiler for them, or if the compiler or the device fails.
+    /// If there is no compiler for the kernels, or if the compiler or the device fails.
     pub fn prove(&self, uses: &Uses) -> Result<Option<Error>> {
         if self.is_proved() {
             return Ok(None);
@@ -299,16 +301,16 @@ impl Cuda {
         Ok(why_not)
     }
 
-    /// Whether its kernels passed the self-test in this precision.
+    /// Whether the kernels passed the self-test in this precision.
     pub fn is_proved(&self) -> bool {
         self.proved.load(Relaxed)
     }
 
-    /// Checks that a compiler for this very device was found. Without one the driver compiles the embedded PTX, which
-    /// is slower for several tokens at once.
+    /// Checks that a compiler for this very device was found. Without such a compiler, the driver compiles the embedded
+    /// PTX. It is slower for several tokens at once.
     ///
     /// # Errors
-    /// The reason why there is none, and how to get one.
+    /// The reason why there is no compiler, and how to get one.
     pub fn compiles(&self) -> Result<()> {
         self.queue.device().compiles()
     }
@@ -322,7 +324,7 @@ impl Cuda {
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Launches an element-wise kernel, 4 values a thread.
+    /// Launches an element-wise kernel. Each thread computes 4 values.
     fn elements(&self, name: &'static str, count: usize, inputs: &[&Buffer], out: &Buffer) -> Result<()> {
         self.stop.check()?;
         let mut arguments = Arguments::new();

@@ -16,8 +16,8 @@ pub(super) const VARIABLE: &str = "LLAMA_TRACE_NVRTC";
 
 /// Loads a library, and makes its symbols visible to libraries that are loaded later.
 pub(super) fn load(path: &Path) -> Option<Library> {
-    // SAFETY: NVIDIA's libraries may be loaded at any time and by any thread. Files with their names in the loader's
-    // path and in the user's folders are trusted like the program itself.
+    // SAFETY: NVIDIA's libraries may be loaded at any time and by any thread. Files with the names of these libraries
+    // are trusted like the program itself, in the loader's path and in the user's folders.
     #[cfg(unix)]
     unsafe {
         use libloading::os::unix;
@@ -31,7 +31,7 @@ pub(super) fn load(path: &Path) -> Option<Library> {
     }
 }
 
-/// Returns the folders to search, outside the loader's path.
+/// Returns the folders to search in addition to the loader's path.
 pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> =
         variable(VARIABLE).map(|list| env::split_paths(&list).collect()).unwrap_or_default();
@@ -61,7 +61,7 @@ pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf
     all
 }
 
-/// Returns the candidates for the library `name`: names for the loader, then files.
+/// Returns the candidates for the library `name`: first names that the loader searches for, then files.
 pub(super) fn candidates(name: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     let name = |major: u32| match (cfg!(windows), name) {
         (true, "nvrtc") => format!("nvrtc64_{major}0_0.dll"),
@@ -75,7 +75,7 @@ pub(super) fn candidates(name: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
-/// Returns the library of built-in functions in NVRTC's folder, if NVRTC's path is absolute.
+/// Returns the libraries of built-in functions in NVRTC's folder. Empty if NVRTC's path is not absolute.
 pub(super) fn builtins(path: &Path) -> Vec<PathBuf> {
     let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else { return Vec::new() };
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -88,7 +88,7 @@ fn named(path: &Path, beginning: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning))
 }
 
-/// Returns the entries of a folder, sorted by name; none if it cannot be read.
+/// Returns the entries of a folder, sorted by name; empty if the folder cannot be read.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let mut all: Vec<_> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();

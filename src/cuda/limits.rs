@@ -14,7 +14,7 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 use llama_trace_core::tensor::Noise;
-use llama_trace_engine::backend::{Backend, Limits, PassRows, Span};
+use llama_trace_engine::backend::{self, Backend, Limits, PassRows, Span};
 
 /// The sizes of the measurements.
 #[derive(Clone, Copy)]
@@ -112,8 +112,8 @@ fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
 fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
     let cuda = cuda.clone().with_precision(Precision::Bf16);
     let weights = random(&cuda, side * side * 2, BFLOAT16)?;
-    let matrix = Matrix::over(Arc::new(weights), Dtype::BF16, side, side);
-    let x = Buffer::over(random(&cuda, side * side * 4, FLOAT32)?);
+    let matrix = backend::Matrix::new(Matrix::over(Arc::new(weights), Dtype::BF16, side, side));
+    let x = backend::Buffer::new(Buffer::over(random(&cuda, side * side * 4, FLOAT32)?));
     let (mut out, mut input, mut pass) = (cuda.buffer(side * side)?, cuda.input(), cuda.new_pass()?);
     let spans = [Span { sequence: 0, start: 0, tokens: side }];
     cuda.begin_pass(&vec![0; side], &spans, &[], &mut pass)?;

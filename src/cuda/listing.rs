@@ -9,24 +9,24 @@ use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room
 use super::sources::Module;
 use llama_trace_core::error::Result;
 
-/// Kernels of a device by their modules and names, each once.
+/// The kernels that a device has loaded: module and name of each, without repetitions.
 #[derive(Clone, Debug, Default)]
 pub struct KernelList(Arc<Mutex<Vec<(Module, String)>>>);
 
 impl KernelList {
-    /// Returns the kernels so far.
+    /// Returns the kernels that were listed so far.
     pub(super) fn kernels(&self) -> Vec<(Module, String)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns their names, each with the defines of its file.
+    /// Returns the names of the kernels, each with the defines of its module.
     #[cfg(any(test, feature = "testing"))]
     pub fn names(&self) -> std::collections::BTreeSet<String> {
         let name = |(module, name): (Module, String)| [&[name], &module.defines[..]].concat().join(" ");
         self.kernels().into_iter().map(name).collect()
     }
 
-    /// Their number so far.
+    /// Returns the number of kernels that were listed so far.
     pub fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
@@ -40,7 +40,7 @@ impl KernelList {
     }
 }
 
-/// The contents of pinned memory: all drawn tokens are token 0.
+/// The contents of pinned memory. Every drawn token is token 0.
 static ZEROS: [u8; 1 << 12] = [0; 1 << 12];
 
 /// The alignment of each allocation in bytes.
@@ -57,7 +57,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// A device with the properties of `device`.
+    /// Returns a device with the properties of `device`.
     pub(super) fn of(device: &dyn Driver) -> Self {
         let (about, warpgroups) = (device.about().clone(), device.has_warpgroups());
         let splits = device.splits_attention();

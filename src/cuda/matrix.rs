@@ -17,29 +17,30 @@ use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{SeeGroups, WholeRows, cpu};
 
-/// Bytes that are copied between two checks of the stop request.
+/// Bytes that are copied before the stop request is checked again.
 const PIECE: usize = 64 << 20;
 
-/// A matrix (outputs, inputs). Slices share its memory.
+/// A matrix (outputs, inputs). It shares its memory with the matrices that were cut from it (`cut`).
 pub struct Matrix {
     values: Arc<Memory>,
     scales: Option<Arc<Scales>>,
     dtype: Dtype,
     inputs: usize,
-    /// The range of the memory's rows that this matrix has.
+    /// The rows of the memory that belong to this matrix: the first, and the one after the last.
     own: (usize, usize),
     /// Whether kernels write its values.
     made: bool,
 }
 
-/// The scales of int8 values, for the whole tensor: its groups continue from row to row.
+/// The scales of int8 values, for the whole tensor. A group of values that share a scale may extend over the end of a
+/// row.
 struct Scales {
     memory: Memory,
     group: usize,
 }
 
 impl Matrix {
-    /// Copies a tensor with two axes to the device. Random tensors are generated there.
+    /// Copies a tensor with two axes to the device. A random tensor is generated on the device.
     pub(super) fn new(cuda: &Cuda, tensor: &Tensor) -> Result<Self> {
         let (outputs, inputs) = (tensor.shape()[0], tensor.shape()[1]);
         let values = there(cuda, tensor.bytes())?;
@@ -58,12 +59,12 @@ impl Matrix {
         })
     }
 
-    /// A matrix over memory that kernels write, as (outputs, inputs) values of `dtype`, which is not int8.
+    /// Returns a matrix over memory that kernels write: (outputs, inputs) values of `dtype`, which must not be int8.
     pub(super) fn over(values: Arc<Memory>, dtype: Dtype, outputs: usize, inputs: usize) -> Self {
         Self { values, scales: None, dtype, inputs, own: (0, outputs), made: true }
     }
 
-    /// Whether kernels write its values. A kernel that reads it must wait for them.
+    /// Whether kernels write its values. A kernel that reads this matrix must wait for the kernel that writes them.
     pub(super) fn is_made(&self) -> bool {
         self.made
     }
@@ -77,22 +78,22 @@ impl Matrix {
         self.inputs
     }
 
-    /// How many rows it has.
+    /// Number of rows.
     pub(super) fn outputs(&self) -> usize {
         self.own.1 - self.own.0
     }
 
-    /// Values that share a scale; 0 if it has no separate scales.
+    /// Number of values that share a scale; 0 if there are no separate scales.
     pub(super) fn group(&self) -> usize {
         self.scales.as_ref().map_or(0, |scales| scales.group)
     }
 
-    /// The index in the tensor of row 0's first value, if there are separate scales; otherwise 0.
+    /// Index of the matrix's first value in the tensor, if there are separate scales; otherwise 0.
     pub(super) fn first(&self) -> usize {
         if self.scales.is_some() { self.own.0 * self.inputs } else { 0 }
     }
 
-    /// Returns the matrix of some of its rows.
+    /// Returns the matrix of the given rows.
     pub(super) fn cut(&self, rows: Range<usize>) -> Self {
         let own = (self.own.0 + rows.start, self.own.0 + rows.end);
         Self { values: Arc::clone(&self.values), scales: self.scales.clone(), own, ..*self }
@@ -115,7 +116,7 @@ impl Matrix {
         [self.at(), scales, self.first() as u64, sizes, pair(self.group(), 0)]
     }
 
-    /// Whether the fast kernels support rows of this length and alignment.
+    /// Whether the fast kernels support the length and the alignment of the rows.
     pub(super) fn is_fast(&self) -> bool {
         match self.dtype {
             Dtype::I8 => {
@@ -127,7 +128,7 @@ impl Matrix {
         }
     }
 
-    /// Passes `rows` to `see` as integers with their scales, read back from the device.
+    /// Passes `rows` to `see` as integers and scales, after reading them from the device.
     pub(super) fn see_whole(&self, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
         let (length, first) = (self.row_bytes(), self.own.0 + rows.start);
         let mut bytes = vec![0; rows.len() * length];

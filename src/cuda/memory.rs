@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::driver::Address;
 use super::queue::Queue;
 use llama_trace_core::error::Result;
+use llama_trace_engine::backend;
 
 /// Bytes on the device, owned by this value.
 pub(super) struct Memory {
@@ -158,6 +159,11 @@ impl Buffer {
     pub(super) fn holds(&self, count: usize) {
         assert!(count * size_of::<f32>() <= self.memory.bytes(), "a buffer has as many values as are used");
     }
+}
+
+/// The device's buffer of a handle.
+pub(super) fn own(buffer: &backend::Buffer) -> &Buffer {
+    buffer.downcast()
 }
 
 /// A weight vector, float32.

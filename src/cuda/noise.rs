@@ -1,4 +1,4 @@
-//! Random numbers that the device generates itself.
+//! Random numbers that are generated on the device.
 
 use super::Cuda;
 use super::driver::Arguments;
@@ -7,9 +7,9 @@ use super::memory::Memory;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Noise;
 
-/// Returns `bytes` random bytes, rounded up to a whole word. A product may read its weights before the previous kernel
-/// has ended. The previous kernel is never the one that makes these bytes: a copy or a memset always comes between, and
-/// waits for it.
+/// Returns `bytes` random bytes, rounded up to a whole 8-byte word. A product that follows may read its weights before
+/// the previous kernel has ended. That kernel is never the one that generates these bytes, because a copy or a memset
+/// always comes between, and waits for it.
 pub(super) fn random(cuda: &Cuda, bytes: usize, noise: Noise) -> Result<Memory> {
     let Noise { seed, keep, set, block, at } = noise;
     let memory = Memory::new(&cuda.queue, bytes.next_multiple_of(8))?;

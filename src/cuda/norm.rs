@@ -1,15 +1,15 @@
 //! RMSNorm: as its own kernel, or fused into the product that reads it.
 //!
-//! In decoding, the norm of a token is read only by products, unless it is recorded. Its launch is then removed from
-//! the queue, and every block of the product computes the norm itself. The bits are the same, and the latency is lower
-//! than if all blocks wait for one.
+//! In decoding, the norm of a token is read only by products, unless it is recorded. Its launch is then withdrawn from
+//! the queue ([`Fusable::Norm`]), and every block of the product computes the norm itself. The bits are the same, and
+//! the latency is lower than if all blocks wait for one.
 
 use std::ops::Range;
 
 use super::Cuda;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
-use super::queue::Change;
+use super::queue::{Change, Fusable};
 use llama_trace_core::error::Result;
 
 /// Arguments: x, weight, ε, width, out, then the optional outputs: in bfloat16, in int8, and packed ([`to_nowhere`]).
@@ -35,7 +35,7 @@ pub(super) const KEPT: usize = 8192;
 pub(super) const WORDS: usize = 3;
 
 /// A norm of rows of `width` values, the first at `x`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Norm {
     pub(super) x: Address,
     pub(super) weight: Address,
@@ -68,22 +68,22 @@ impl Norm {
         [self.x, self.weight, u64::from(self.eps.to_bits())]
     }
 
-    /// Queues the norm of `rows` consecutive rows, with the result at `out`.
+    /// Queues the norm of `rows` consecutive rows, with the result at `out`. A product can replace the norm of one row,
+    /// if its blocks can keep the row.
     pub(super) fn launch(&self, cuda: &Cuda, rows: usize, out: Address) -> Result<()> {
         let Self { x, weight, eps, width } = *self;
         let arguments = Arguments::new().address(x).address(weight).float(eps).int(width);
         let arguments = to_nowhere(arguments.address(out).narrow_too(out, rows * width, 1));
-        cuda.kernels.launch(RMS_NORM, (rows, 1), threads(width, rows), shared(width), arguments)
+        let fusable = (rows == 1 && width <= KEPT).then_some(Fusable::Norm { norm: *self, out });
+        let block = threads(width, rows);
+        cuda.kernels.launch_fusable(RMS_NORM, (rows, 1), block, shared(width), arguments, fusable)
     }
 }
 
-/// Removes the norm of one row from the queue. Possible if it is the last launch, is still in the queue, and writes to
-/// `out`.
-pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Option<Norm>> {
-    cuda.kernels.take_back(RMS_NORM, |words| match *words {
-        [x, weight, eps, of, to, 0, 0, 0, 0, 0, 0, 0] if (to, of) == (out, width as u64) && width <= KEPT => {
-            Some(Norm { x, weight, eps: f32::from_bits(eps as u32), width })
-        }
+/// Withdraws the norm of one row of `width` values at `out`, if its launch is the last in the queue.
+pub(super) fn withdraw(cuda: &Cuda, out: Address, width: usize) -> Option<Norm> {
+    cuda.queue.withdraw(|last| match last {
+        Fusable::Norm { norm, out: to } if (to, norm.width) == (out, width) => Some(norm),
         _ => None,
     })
 }

@@ -1,8 +1,9 @@
-//! NVIDIA's driver, loaded at run time. CUDA is needed neither to build this program nor to run it on other devices.
+//! NVIDIA's driver, loaded at run time. The program is built without CUDA, and runs without it on other devices.
 //!
-//! All work goes into one stream, which keeps the order of the calls. Copies go through a pinned buffer in two halves:
-//! the device reads one while the other is filled. Large copies, such as weights, go through several such buffers in
-//! parallel, each filled by its own thread. One thread alone reads a mapped file at a fraction of the bus's rate.
+//! All work goes into one stream, which keeps the order of the calls. Copies go through a pinned buffer with two
+//! halves: the device reads one half while the other is filled. Large copies, such as weights, go through several such
+//! buffers in parallel, each with its own thread. A single thread reads a mapped file at only a fraction of the bus's
+//! rate.
 #![allow(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -26,17 +27,17 @@ use super::store::Store;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::memory::no_memory;
 
-/// The first architecture with programmatic dependent launch: a kernel may start before the one before it has ended.
+/// The first architecture with programmatic dependent launch: a kernel may start before the previous kernel has ended.
 const OVERLAPS: (u32, u32) = (9, 0);
 
 /// Bytes of each half of a pinned buffer.
 const HALF: usize = 4 << 20;
 
-/// Pinned buffers that a large copy goes through.
+/// Number of pinned buffers for a large copy.
 const PAIRS: usize = 8;
 
-/// Bytes of dynamic shared memory that a launch may use without an opt-in. The limit is 48 KiB with a kernel's static
-/// shared memory, at most 21 KiB (`stream_gated_q8_16`).
+/// Bytes of dynamic shared memory that a launch may use without an opt-in. CUDA's limit is 48 KiB for dynamic and
+/// static shared memory together. The kernels have at most 21 KiB of static shared memory (`stream_gated_q8_16`).
 const SHARED: u32 = 24 << 10;
 
 /// One NVIDIA device.
@@ -44,7 +45,8 @@ pub(super) struct Nvidia {
     about: About,
     driver: Version,
     disabled: DisabledFeatures,
-    /// Whether the driver has refused an early start: a launch with it failed, the same launch without it did not.
+    /// Whether the driver has refused an early start: a launch with an early start failed, and the same launch without
+    /// it succeeded.
     refuses_early: AtomicBool,
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -52,11 +54,11 @@ pub(super) struct Nvidia {
     /// The stream for copies that overlap the work in the other stream.
     beside: CUstream,
     pinned: Mutex<Pinned>,
-    /// Pinned buffers for large copies; empty before the first.
+    /// Pinned buffers for large copies; empty before the first large copy.
     pairs: Mutex<Vec<Pinned>>,
     loaded: Mutex<Loaded>,
     nvrtc: OnceLock<Result<Nvrtc>>,
-    /// The reason why a kernel comes from the embedded PTX, for the first such kernel.
+    /// The reason why the first kernel from the embedded PTX was not compiled for this device.
     carried: OnceLock<Error>,
     store: Store,
 }
@@ -64,7 +66,7 @@ pub(super) struct Nvidia {
 /// A pinned buffer in two halves, which the device reads and writes directly.
 struct Pinned {
     halves: [*mut u8; 2],
-    /// The event after the device's last use of each half.
+    /// For each half, the event after the device's last use of it.
     done: [CUevent; 2],
     next: usize,
 }
@@ -72,12 +74,12 @@ struct Pinned {
 /// Modules and functions that stay loaded until the device is closed.
 #[derive(Default)]
 struct Loaded {
-    /// Modules with one kernel each, compiled on its own.
+    /// Modules that NVRTC compiled. Each has one kernel.
     alone: Vec<usize>,
     /// Modules from the embedded PTX.
     carried: HashMap<Module, usize>,
     functions: HashMap<(Module, String), u64>,
-    /// Bytes of dynamic shared memory that each function was allowed.
+    /// Bytes of dynamic shared memory that each function is allowed to use, if it has an opt-in.
     shared: HashMap<u64, u32>,
 }
 
@@ -88,10 +90,10 @@ unsafe impl Send for Nvidia {}
 unsafe impl Sync for Nvidia {}
 
 impl Pinned {
-    /// No memory yet.
+    /// A buffer without memory.
     const NONE: Self = Self { halves: [ptr::null_mut(); 2], done: [ptr::null_mut(); 2], next: 0 };
 
-    /// Allocates pinned memory. If a step fails, the earlier allocations are freed with the device.
+    /// Allocates pinned memory. If a step fails, the earlier allocations are freed when the device is closed.
     ///
     /// # Safety
     /// The device's context is current.
@@ -99,7 +101,7 @@ impl Pinned {
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         for (half, done) in self.halves.iter_mut().zip(&mut self.done) {
             let mut memory: *mut c_void = ptr::null_mut();
-            // SAFETY: the places are for handles of their kind, and the context is current.
+            // SAFETY: each pointer is to a variable for a handle of its kind, and the context is current.
             unsafe {
                 check(sys::cuMemAllocHost_v2(&raw mut memory, HALF), "pin memory for copies")?;
                 *half = memory.cast();
@@ -116,8 +118,8 @@ impl Pinned {
     unsafe fn write(&mut self, part: &[u8], to: Address, stream: CUstream) -> Result<()> {
         let half = self.next;
         self.next = 1 - half;
-        // SAFETY: the half is large enough for the part, and the device has finished with its old contents. The caller
-        // guarantees the rest.
+        // SAFETY: the half is large enough for the part. The device no longer uses its old contents after the event.
+        // The caller guarantees the rest.
         unsafe {
             check(sys::cuEventSynchronize(self.done[half]), "copy")?;
             ptr::copy_nonoverlapping(part.as_ptr(), self.halves[half], part.len());
@@ -143,7 +145,7 @@ impl Nvidia {
     /// Creates the context, the streams and the pinned memory.
     fn begin(Found { about, driver, device }: Found) -> Result<Self> {
         let disabled = DisabledFeatures::of_environment()?;
-        // If a step fails, dropping this releases what was created before.
+        // If a step fails, dropping `new` releases everything that was created before.
         let mut new = Self {
             about,
             driver,
@@ -161,8 +163,8 @@ impl Nvidia {
             store: Store::of_user(),
         };
         let pinned = new.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device exists. All places are for handles of their kind. The context is current when its objects
-        // are created.
+        // SAFETY: the device exists. Each pointer is to a variable for a handle of its kind. The context is current
+        // when its objects are created.
         unsafe {
             check(sys::cuDevicePrimaryCtxRetain(&raw mut new.context, device), "be opened")?;
             check(sys::cuCtxSetCurrent(new.context), "be opened")?;
@@ -174,8 +176,9 @@ impl Nvidia {
         Ok(new)
     }
 
-    /// Returns `what` with everything that the answer depends on except the sources: the executable, the device, the
-    /// driver, the compiler, and the switched-off features. `None` if the executable cannot be identified.
+    /// Returns the key to store an answer under: `what`, and everything except the sources that the answer depends on.
+    /// These are the executable, the device, the driver, the compiler and the switched-off features. `None` if the
+    /// executable cannot be identified.
     fn identity(&self, what: &str) -> Option<String> {
         let program = std::env::current_exe().ok()?.metadata().ok()?;
         let built = program.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -236,7 +239,7 @@ impl Nvidia {
         self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)
     }
 
-    /// Returns a kernel of a module, compiled by NVRTC: its name in the code with a NUL, then the code.
+    /// Returns a kernel of a module, compiled by NVRTC: its name in the machine code, a NUL, then the machine code.
     fn compiled(&self, module: &Module, name: &str) -> Result<Vec<u8>> {
         let nvrtc = self.nvrtc()?;
         let (source, architecture) = (module.source(), self.about.architecture);
@@ -247,7 +250,7 @@ impl Nvidia {
         self.store.code((source, name), architecture, nvrtc.version(), compile)
     }
 
-    /// Compiles a kernel of a module on its own and loads it.
+    /// Compiles one kernel of a module, and loads it.
     fn alone(&self, module: &Module, name: &str) -> Result<(CUmodule, u64)> {
         let compiled = self.compiled(module, name)?;
         let named = CStr::from_bytes_until_nul(&compiled).map_err(|error| failed("load a kernel", error))?;
@@ -301,15 +304,15 @@ impl Nvidia {
         Ok(function)
     }
 
-    /// Loads a complete cubin, from the compiler or from a file with its checksum, or PTX that ends with a NUL.
+    /// Loads code: a complete cubin, from the compiler or from a file with its checksum, or PTX that ends with a NUL.
     fn load(module: &Module, code: &[u8]) -> Result<CUmodule> {
         let mut handle: CUmodule = ptr::null_mut();
-        // SAFETY: the code is one of these, and the context is current.
+        // SAFETY: the caller passes such code, and the context is current.
         let result = unsafe { sys::cuModuleLoadData(&raw mut handle, code.as_ptr().cast()) };
         check(result, &format!("load the kernel `{}`", module.file)).map(|()| handle)
     }
 
-    /// Allows a kernel as much dynamic shared memory as it is launched with.
+    /// Allows a kernel the dynamic shared memory of this launch.
     fn ask_for_shared(&self, launch: &Launch) -> Result<()> {
         let Launch { function, shared, .. } = *launch;
         if shared <= SHARED {
@@ -327,7 +330,7 @@ impl Nvidia {
         Ok(())
     }
 
-    /// Launches a kernel; with `early` it may begin before the one before it has ended.
+    /// Launches a kernel. With `early`, it may start before the previous kernel has ended, unless the launch is `late`.
     fn launch_one(&self, launch: &Launch, early: bool) -> Result<()> {
         self.ask_for_shared(launch)?;
         let Launch { function, grid, block, shared, arguments, .. } = launch;
@@ -335,7 +338,7 @@ impl Nvidia {
         for (pointer, argument) in pointers.iter_mut().zip(arguments.each()) {
             *pointer = ptr::from_ref(argument).cast_mut().cast();
         }
-        // SAFETY: an attribute of zeros is valid; its kind is set below.
+        // SAFETY: an attribute of zeros is valid. The next lines set its kind and value.
         let mut overlap: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
         overlap.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         overlap.value.programmaticStreamSerializationAllowed = 1;
@@ -349,12 +352,12 @@ impl Nvidia {
             sharedMemBytes: *shared,
             hStream: self.stream,
             attrs: &raw mut overlap,
-            // Each kernel itself waits for the results of the kernel before it. It reads its weights before that wait.
+            // Each kernel waits for the results of the previous kernel. Before that wait, it only reads its weights.
             numAttrs: u32::from(early && !launch.late),
         };
         // SAFETY: the function was loaded from the sources in `kernels/`, and the caller passes the arguments that the
-        // kernel declares. Each argument begins at a word and lies completely in the words. The driver reads them
-        // before it returns. Addresses in them are of memory that is freed in the order of the stream.
+        // kernel declares. Each argument begins at a word and lies completely in the words. The driver reads the
+        // arguments before it returns. They point to memory that is freed in the order of the stream.
         let code = unsafe {
             sys::cuLaunchKernelEx(
                 &raw const config,
@@ -366,7 +369,7 @@ impl Nvidia {
         check(code, "run a kernel")
     }
 
-    /// Whether a kernel may begin before the one before it has ended.
+    /// Whether a kernel may start before the previous kernel has ended.
     fn overlaps(&self) -> bool {
         let refused = self.disabled.early || self.refuses_early.load(Ordering::Relaxed);
         self.about.architecture >= OVERLAPS && !refused
@@ -379,12 +382,12 @@ impl Nvidia {
         check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "capture a graph")?;
         let launched = launches.iter().try_for_each(|launch| self.launch_one(launch, early));
         let mut graph: sys::CUgraph = ptr::null_mut();
-        // SAFETY: the capture was begun. It is ended even if a launch failed.
+        // SAFETY: the capture was begun. It must be ended even if a launch failed.
         let ended = unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) };
         let whole = launched.and(check(ended, "capture a graph"));
         let mut ready: CUgraphExec = ptr::null_mut();
-        // SAFETY: the graph is complete if nothing failed. The instantiated graph no longer needs it. Each handle is
-        // destroyed once.
+        // SAFETY: the captured graph is complete if nothing failed. The instantiated graph does not need it any more.
+        // Each handle is destroyed once.
         unsafe {
             let made = whole.and_then(|()| {
                 check(sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0), "capture a graph")?;
@@ -409,8 +412,8 @@ impl Drop for Nvidia {
         let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
         let pairs = self.pairs.get_mut().unwrap_or_else(PoisonError::into_inner);
         let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: these have no other user any more, and the work in the streams is over. What was never created is
-        // null.
+        // SAFETY: nothing else uses these handles any more, and the work in the streams has ended. Handles that were
+        // never created are null.
         unsafe {
             for stream in [self.stream, self.beside].into_iter().filter(|stream| !stream.is_null()) {
                 sys::cuStreamSynchronize(stream);
@@ -440,7 +443,7 @@ impl Driver for Nvidia {
     fn room(&self) -> Result<Room> {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: both are places for a size.
+        // SAFETY: both pointers are to variables for a size.
         check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "report its free memory")?;
         Ok(Room { free, total })
     }
@@ -448,7 +451,7 @@ impl Driver for Nvidia {
     fn allocate(&self, bytes: usize) -> Result<Address> {
         self.enter()?;
         let mut at = 0;
-        // SAFETY: a place for an address.
+        // SAFETY: the pointer is to a variable for an address.
         match unsafe { sys::cuMemAlloc_v2(&raw mut at, bytes) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(no_memory(bytes)),
             code => check(code, "allocate memory").map(|()| at),
@@ -490,8 +493,8 @@ impl Driver for Nvidia {
         let mut pinned = self.pinned();
         let Pinned { halves, done, next, .. } = &mut *pinned;
         let ask = |half: usize, part: usize, bytes: usize| {
-            // SAFETY: the half is large enough for the part, and it is not overwritten before it was read. The caller
-            // has allocated `to.len()` bytes at `from`.
+            // SAFETY: the half is large enough for the part. It is overwritten only after its last contents were read.
+            // The caller has allocated `to.len()` bytes at `from`.
             unsafe {
                 check(sys::cuEventSynchronize(done[half]), "copy")?;
                 let at = from + (part * HALF) as u64;
@@ -526,8 +529,8 @@ impl Driver for Nvidia {
     fn pin(&self, bytes: usize) -> Result<Address> {
         self.enter()?;
         let mut memory: *mut c_void = ptr::null_mut();
-        // SAFETY: a place for a pointer. With unified addressing, which every supported device has, the host's address
-        // is the device's.
+        // SAFETY: the pointer is to a variable for a pointer. With unified addressing, which every supported device
+        // has, the host's address is the device's.
         check(unsafe { sys::cuMemAllocHost_v2(&raw mut memory, bytes) }, "pin memory for copies")?;
         Ok(memory as Address)
     }
@@ -552,7 +555,7 @@ impl Driver for Nvidia {
         let Event(so_far) = self.mark()?;
         let (mut done, flags): (CUevent, _) = (ptr::null_mut(), sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
         // SAFETY: the caller has allocated `bytes` bytes at both places. The first event was recorded, and the driver
-        // releases it only once it is reached. `done` is a place for a handle, and the event exists when it is
+        // releases it only once it is reached. `done` is a variable for a handle, and the event exists when it is
         // recorded.
         unsafe {
             let copied = check(sys::cuStreamWaitEvent(self.beside, so_far as CUevent, 0), "copy");
@@ -579,17 +582,17 @@ impl Driver for Nvidia {
     }
 
     fn make_ready(&self, kernels: &[(Module, String)], threads: usize, goes_on: &(dyn Fn() -> bool + Sync)) {
-        // The driver compiles a whole module at once: one kernel of each is enough.
+        // Without NVRTC, the driver compiles a whole module at once. Then one kernel of each module is enough.
         let mut modules = HashSet::new();
         let compiles = self.nvrtc().is_ok();
         let wanted = |(module, _): &&(Module, String)| compiles || modules.insert(module.clone());
         let mut jobs: Vec<_> = kernels.iter().filter(wanted).collect();
-        // The longest sources take longest: compile them first.
+        // The longest sources take the most time, so they are compiled first.
         jobs.sort_by_key(|(module, _)| Reverse(module.source().text.len()));
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some((module, name)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // The launch of the kernel returns the error.
+                // An error is returned when the kernel is launched.
                 let _ = self.make(module, name);
                 if !goes_on() {
                     break;
@@ -645,13 +648,14 @@ impl Driver for Nvidia {
 
     fn launch_graph(&self, graph: Graph) -> Result<()> {
         self.enter()?;
-        // SAFETY: the graph was made by `capture` and not destroyed. Its launches equal those of this call.
+        // SAFETY: the graph was made by `capture`, and not destroyed. Its launches equal the launches that the caller
+        // wants now.
         check(unsafe { sys::cuGraphLaunch(graph.0 as CUgraphExec, self.stream) }, "launch a graph")
     }
 
     fn destroy_graph(&self, graph: Graph) {
         if self.enter().is_ok() {
-            // SAFETY: it was made by `capture`, and the driver waits until it is not used.
+            // SAFETY: the graph was made by `capture`. The driver waits until it is not in use.
             let _ = unsafe { sys::cuGraphExecDestroy(graph.0 as CUgraphExec) };
         }
     }
@@ -687,7 +691,7 @@ impl Driver for Nvidia {
     fn mark(&self) -> Result<Event> {
         self.enter()?;
         let mut event: CUevent = ptr::null_mut();
-        // SAFETY: a place for a handle. The event exists when it is recorded.
+        // SAFETY: the pointer is to a variable for a handle. The event exists when it is recorded.
         unsafe {
             check(sys::cuEventCreate(&raw mut event, 0), "record an event")?;
             check(sys::cuEventRecord(event, self.stream), "record an event")?;
@@ -707,7 +711,7 @@ impl Driver for Nvidia {
     fn between(&self, from: Event, to: Event) -> Duration {
         let mut milliseconds = 0.0;
         if self.enter().is_ok() {
-            // SAFETY: both were made by `mark`, and not released.
+            // SAFETY: both events were made by `mark`, and not released.
             let _ =
                 unsafe { sys::cuEventElapsedTime(&raw mut milliseconds, from.0 as CUevent, to.0 as CUevent) };
         }
@@ -716,7 +720,7 @@ impl Driver for Nvidia {
 
     fn release(&self, event: Event) {
         if self.enter().is_ok() {
-            // SAFETY: it was made by `mark`, and is not used again.
+            // SAFETY: the event was made by `mark`, and is not used again.
             let _ = unsafe { sys::cuEventDestroy_v2(event.0 as CUevent) };
         }
     }

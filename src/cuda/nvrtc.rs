@@ -1,4 +1,4 @@
-//! NVRTC, which compiles the kernels for the device at hand: its search path and its functions.
+//! NVRTC, the library that compiles the kernels for the device: where to find it, and its functions.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -15,10 +15,10 @@ use llama_trace_core::error::{Error, Result};
 /// A version: (12, 8) is 12.8.
 pub type Version = (u32, u32);
 
-/// The only architecture with warpgroup products on tensor cores (wgmma). Newer ones do not have them.
+/// The only architecture with warpgroup products on tensor cores (wgmma). Newer architectures do not have them.
 pub const WARPGROUPS: Version = (9, 0);
 
-/// The library's name in the names of files.
+/// The library's name in file names.
 const NAME: &str = "nvrtc";
 
 /// A `nvrtcProgram`.
@@ -60,25 +60,25 @@ pub struct Nvrtc {
     words: Words,
     name: Name,
     lowered: Lowered,
-    /// Keeps the library loaded, so the function pointers stay valid.
+    /// Keeps the library loaded. So the function pointers stay valid.
     _library: Library,
 }
 
 /// A source to compile.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Its name, for messages.
+    /// The source's name, for messages.
     pub name: &'a str,
     /// CUDA C++.
     pub text: &'a str,
-    /// Headers that it may include: names and texts.
+    /// Headers that the source may include: names and texts.
     pub headers: &'a [(&'a str, &'a str)],
-    /// `NAME=VALUE`.
+    /// The defines: `NAME=VALUE`.
     pub defines: &'a [String],
 }
 
 /// The options of every compilation. None of them trades exactness for speed: division, square root and subnormal
-/// numbers follow IEEE 754. A multiplication and an addition are fused, as in `ops/`.
+/// numbers follow IEEE 754. A multiplication and a following addition are fused, as in `ops/`.
 pub const OPTIONS: [&str; 6] = [
     "--std=c++17",
     "--device-as-default-execution-space",
@@ -88,11 +88,11 @@ pub const OPTIONS: [&str; 6] = [
     "--ftz=false",
 ];
 
-/// Returns the requirement for pip of the newest NVRTC that a driver supports.
+/// Returns pip's requirement for the newest NVRTC that the driver supports.
 fn wheel((major, minor): Version) -> String {
     match major {
         ..=12 => format!("nvidia-cuda-nvrtc-cu12==12.{minor}.*"),
-        // From CUDA 13 on the package's name has no number.
+        // From CUDA 13 on, the package's name has no version number.
         13 => format!("nvidia-cuda-nvrtc==13.{minor}.*"),
         _ => "nvidia-cuda-nvrtc==13.*".to_owned(),
     }
@@ -102,12 +102,12 @@ impl Nvrtc {
     /// Finds the newest NVRTC of this machine that is not newer than the driver.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the searched folders, if there is none.
+    /// [`Error::Usage`] with the searched folders, if there is no such NVRTC.
     pub fn find(driver: Version) -> Result<Self> {
         Self::find_in(driver, &libraries::folders(|name| env::var_os(name).map(PathBuf::from)))
     }
 
-    /// The same in these folders and in the loader's path.
+    /// Does the same with these folders and the loader's path.
     fn find_in(driver: Version, folders: &[PathBuf]) -> Result<Self> {
         let mut too_new = Vec::new();
         let mut best: Option<Self> = None;
@@ -135,9 +135,10 @@ impl Nvrtc {
         })
     }
 
-    /// Loads the library at `path`, or of this name in the loader's path.
+    /// Loads the library at `path`. If `path` is only a name, loads the library of this name from the loader's path.
     fn open(path: &Path) -> Option<Self> {
-        // NVRTC looks for its built-in functions in the loader's path, not in its own folder.
+        // NVRTC looks for its built-in functions only in the loader's path. So they are loaded from its own folder
+        // first.
         for beside in builtins(path) {
             std::mem::forget(load(&beside)?);
         }
@@ -151,7 +152,7 @@ impl Nvrtc {
             unsafe { library.get::<F>(name.to_bytes_with_nul()).ok().map(|symbol| *symbol) }
         }
         // SAFETY: the types are those of nvrtc.h of CUDA 12 and 13, where these functions are alike. The function
-        // pointers live no longer than the library.
+        // pointers do not outlive the library.
         let (tell, found) = unsafe {
             let tell: Tell = get(&library, c"nvrtcVersion")?;
             let found = Self {
@@ -174,7 +175,7 @@ impl Nvrtc {
             (tell, found)
         };
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: both are places for an int.
+        // SAFETY: both pointers are to variables for an int.
         let code = unsafe { tell(&raw mut major, &raw mut minor) };
         let version = (u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
         (code == 0).then_some(Self { version, ..found })
@@ -185,7 +186,7 @@ impl Nvrtc {
         self.version
     }
 
-    /// The file or the name that it was loaded from.
+    /// The library's file, or its name in the loader's path.
     pub fn place(&self) -> &Path {
         &self.place
     }
@@ -203,8 +204,8 @@ impl Nvrtc {
         self.make(source, &target(architecture), more, None, (self.cubin_size, self.cubin))
     }
 
-    /// Compiles only the kernel `kernel` of `source`, in a fraction of the time of all kernels. Returns its mangled
-    /// name in the machine code, and that code.
+    /// Compiles only the kernel `kernel` of `source`, in a fraction of the time that all kernels take. Returns the
+    /// kernel's mangled name in the machine code, and the machine code.
     ///
     /// # Errors
     /// The errors of [`Nvrtc::compile`].
@@ -221,7 +222,7 @@ impl Nvrtc {
         Ok((name, code))
     }
 
-    /// Compiles `source` to PTX for compute capability `architecture` and newer ones; with `alone`, for that one only.
+    /// Compiles `source` to PTX for compute capability `architecture` and newer ones; with `alone`, only for this one.
     /// Drops the comments at the beginning, which name the compiler's build.
     ///
     /// # Errors
@@ -235,8 +236,8 @@ impl Nvrtc {
         Ok(text.find(".version").map_or(text, |first| &text[first..]).to_owned())
     }
 
-    /// Compiles, and returns the output of the functions `size` and `fill`. `alone` is the name of the only kernel to
-    /// compile, and the place where its mangled name is stored.
+    /// Compiles `source`, and returns the output of the functions `size` and `fill`. If only one kernel is compiled,
+    /// `alone` holds its name and the place for its mangled name.
     fn make(
         &self,
         source: Source<'_>,
@@ -265,7 +266,7 @@ impl Nvrtc {
         let (names, texts, options) = (pointers_of(&names), pointers_of(&texts), pointers(&options));
         let mut program: Program = ptr::null_mut();
         // SAFETY: every pointer is to a string that lives until the program is destroyed, and the lists have the stated
-        // lengths. `program` is a place for a handle.
+        // lengths. `program` is a variable for a handle.
         let made = unsafe {
             (self.create)(
                 &raw mut program,
@@ -299,8 +300,8 @@ impl Nvrtc {
         let code = match alone {
             Some((kernel, name)) if code.is_ok() => {
                 let mut lowered = ptr::null();
-                // SAFETY: the program was compiled with this name. The place is for a string, which lives as long as
-                // the program.
+                // SAFETY: the program was compiled with this name. `lowered` is a variable for a string that lives as
+                // long as the program.
                 match unsafe { (self.lowered)(program, kernel.as_ptr(), &raw mut lowered) } {
                     0 => {
                         // SAFETY: as above.
@@ -320,10 +321,10 @@ impl Nvrtc {
         }
     }
 
-    /// Returns the output of `fill` for a program; `size` gives its length.
+    /// Returns the output of `fill` for a program. `size` returns its length.
     fn bytes(&self, program: Program, size: Size, fill: Fill) -> std::result::Result<Vec<u8>, Code> {
         let mut length = 0;
-        // SAFETY: the program exists, and `length` is a place for a size.
+        // SAFETY: the program exists, and `length` is a variable for a size.
         let code = unsafe { size(program, &raw mut length) };
         if code != 0 {
             return Err(code);
@@ -340,9 +341,9 @@ impl Nvrtc {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: the library has a string for every code, which lives as long as the library.
+        // SAFETY: the library has a string for every code. The string lives as long as the library.
         let words = unsafe { CStr::from_ptr((self.words)(code)) }.to_string_lossy();
-        // The compiler writes "error", its assembler "fatal".
+        // The compiler's errors contain "error", those of its assembler "fatal".
         let says = |line: &&str| line.contains("error") || line.contains("fatal");
         let first = log.lines().find(says).unwrap_or(&words);
         Err(Error::usage(format!(
@@ -355,7 +356,8 @@ impl Nvrtc {
     }
 }
 
-/// Returns the option for machine code of an architecture. The architecture with wgmma needs the suffix `a` for it.
+/// Returns the option for machine code of an architecture. The architecture with wgmma has the suffix `a`, without
+/// which wgmma cannot be used.
 fn target((major, minor): Version) -> String {
     let alone = if (major, minor) == WARPGROUPS { "a" } else { "" };
     format!("--gpu-architecture=sm_{major}{minor}{alone}")
@@ -374,7 +376,7 @@ mod tests {
     #[test]
     fn where_there_is_none_the_message_says_where_it_was_looked_for() {
         let folder = tempfile::tempdir().unwrap();
-        // No NVRTC is as old as that.
+        // No NVRTC has a version as old as this.
         let error = Nvrtc::find_in((1, 0), &[folder.path().to_owned()]).err().unwrap();
         let text = error.to_string();
         assert_eq!(error.exit_code(), 2);

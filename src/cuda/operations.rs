@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
-use super::memory::{Buffer, Memory, Vector};
+use super::memory::{Buffer, Memory, Vector, own};
 use super::norm::{self, Norm};
 use super::pass::Pass;
-use super::product::Input;
+use super::product::{Asked, Input};
+use super::queue::Fusable;
 use super::rope::{self, Turned};
 use super::sampling::Place;
 use super::{Cache, Cuda, Mark, attention, limits, product, stage_readback};
@@ -20,8 +21,8 @@ use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{
-    AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, OnOutput, Operation, PassRows,
-    Product, SeeGroups, SeeInt8, Span, Swiglu,
+    self, AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, OnOutput, Operation,
+    PassRows, Product, SeeGroups, SeeInt8, Span, Swiglu, cpu,
 };
 
 /// Maximum number of values that a converting kernel writes for one read.
@@ -40,6 +41,9 @@ fn read_floats(
 
 /// The kernel that adds two buffers: arguments a, b, count, sum.
 const ADD: Kernel = Kernel { file: "elementwise", name: "add", weight: None };
+
+/// The gate's SiLU and its product with up. Arguments: gate, up, the number of values, silu, hidden.
+const SILU_MUL: Kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
 
 impl Cuda {
     /// Queues sum = a + b, and its norm, (rows, width) each.
@@ -75,14 +79,6 @@ impl Cuda {
 }
 
 impl Backend for Cuda {
-    type Buffer = Buffer;
-    type Matrix = Matrix;
-    type Vector = Vector;
-    type Input = Input;
-    type Cache = Cache;
-    type Pass = Pass;
-    type Mark = Mark;
-
     fn name(&self) -> &'static str {
         "cuda"
     }
@@ -108,8 +104,8 @@ impl Backend for Cuda {
         operation != Operation::Attention
     }
 
-    fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool {
-        product::bit_exact(self.precision, matrix, tokens)
+    fn product_bit_exact(&self, matrix: &backend::Matrix, tokens: usize) -> bool {
+        product::bit_exact(self.precision, matrix.downcast(), tokens)
     }
 
     fn truncates_sums(&self) -> bool {
@@ -120,28 +116,29 @@ impl Backend for Cuda {
         None
     }
 
-    fn kernels(&self) -> Vec<Self> {
-        vec![self.clone()]
+    fn kernels(&self) -> Vec<Box<dyn Backend>> {
+        vec![Box::new(self.clone())]
     }
 
-    fn readings(&self) -> Vec<(String, Self)> {
+    fn readings(&self) -> Vec<(String, Box<dyn Backend>)> {
         Vec::new()
     }
 
-    fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix> {
-        Ok(matrix.cut(rows))
+    fn cut(&self, matrix: &backend::Matrix, rows: Range<usize>) -> Result<backend::Matrix> {
+        Ok(backend::Matrix::new(matrix.downcast::<Matrix>().cut(rows)))
     }
 
     fn free_memory(&self) -> Option<usize> {
         self.queue.device().room().ok().map(|room| room.free)
     }
 
-    fn mark(&self) -> Mark {
-        Mark { event: self.queue.ask_anyway(|device| device.mark().ok()), queue: Arc::clone(&self.queue) }
+    fn mark(&self) -> backend::Mark {
+        let event = self.queue.ask_anyway(|device| device.mark().ok());
+        backend::Mark::new(Mark { event, queue: Arc::clone(&self.queue) })
     }
 
-    fn between(&self, from: &Mark, to: &Mark) -> Duration {
-        match (from.event, to.event) {
+    fn between(&self, from: &backend::Mark, to: &backend::Mark) -> Duration {
+        match (from.downcast::<Mark>().event, to.downcast::<Mark>().event) {
             (Some(from), Some(to)) => self.queue.device().between(from, to),
             _ => Duration::ZERO,
         }
@@ -151,37 +148,50 @@ impl Backend for Cuda {
         self.queue.wait(&self.stop)
     }
 
-    fn buffer(&self, count: usize) -> Result<Buffer> {
-        Buffer::new(&self.queue, count)
+    fn buffer(&self, count: usize) -> Result<backend::Buffer> {
+        Buffer::new(&self.queue, count).map(backend::Buffer::new)
     }
 
-    fn matrix(&self, tensor: &Tensor) -> Result<Matrix> {
+    fn matrix(&self, tensor: &Tensor) -> Result<backend::Matrix> {
         self.stop.check()?;
         // The CPU backend knows the number type of each weight in a precision.
-        Matrix::new(self, self.host.matrix(tensor)?.tensor())
+        let matrix = self.host.matrix(tensor)?;
+        Matrix::new(self, matrix.downcast::<cpu::Matrix>().tensor()).map(backend::Matrix::new)
     }
 
-    fn vector(&self, tensor: &Tensor) -> Result<Vector> {
+    fn vector(&self, tensor: &Tensor) -> Result<backend::Vector> {
         let values = self.host.vector(tensor)?;
-        Ok(Vector { memory: Memory::of(&self.queue, bytemuck::cast_slice(&values))? })
+        let memory = Memory::of(&self.queue, bytemuck::cast_slice(values.downcast::<Vec<f32>>()))?;
+        Ok(backend::Vector::new(Vector { memory }))
     }
 
     fn read(
         &self,
-        buffer: &Buffer,
+        buffer: &backend::Buffer,
         range: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
-        read_floats(&buffer.memory, range, see)
+        read_floats(&own(buffer).memory, range, see)
     }
 
-    fn fetch(&self, buffer: &Buffer, range: Range<usize>, pass: &Pass) -> Result<Option<Fetched>> {
+    fn fetch(
+        &self,
+        buffer: &backend::Buffer,
+        range: Range<usize>,
+        pass: &backend::Pass,
+    ) -> Result<Option<Fetched>> {
         self.stop.check()?;
-        stage_readback::copy(self, &buffer.memory, range, &pass.stage_readback)
+        stage_readback::copy(self, &own(buffer).memory, range, &pass.downcast::<Pass>().stage_readback)
     }
 
-    fn fetch_cache(&self, cache: &Cache, count: usize, pass: &Pass) -> Result<Option<Fetched>> {
+    fn fetch_cache(
+        &self,
+        cache: &backend::Cache,
+        count: usize,
+        pass: &backend::Pass,
+    ) -> Result<Option<Fetched>> {
         self.stop.check()?;
+        let (cache, pass): (&Cache, &Pass) = (cache.downcast(), pass.downcast());
         if cache.dtype == CacheDtype::F32 {
             return stage_readback::copy(self, &cache.memory, 0..count, &pass.stage_readback);
         }
@@ -196,11 +206,12 @@ impl Backend for Cuda {
 
     fn fetch_quantized(
         &self,
-        input: &Input,
+        input: &backend::Input,
         rows: Range<usize>,
-        pass: &Pass,
+        pass: &backend::Pass,
     ) -> Result<Option<[Fetched; 2]>> {
         self.stop.check()?;
+        let (input, pass): (&Input, &Pass) = (input.downcast(), pass.downcast());
         let Some(group) = self.precision.group().filter(|_| input.width.is_multiple_of(4)) else {
             return Ok(None);
         };
@@ -213,29 +224,30 @@ impl Backend for Cuda {
         Ok(values.zip(fetch(&scales, groups)?).map(|(values, scales)| [values, scales]))
     }
 
-    fn bring(&self, pass: &Pass) -> Result<()> {
-        stage_readback::bring(self, &pass.stage_readback)
+    fn bring(&self, pass: &backend::Pass) -> Result<()> {
+        stage_readback::bring(self, &pass.downcast::<Pass>().stage_readback)
     }
 
     fn fetched(
         &self,
         fetched: &Fetched,
-        pass: &Pass,
+        pass: &backend::Pass,
         see: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        stage_readback::show(self, fetched, &pass.stage_readback, see)
+        stage_readback::show(self, fetched, &pass.downcast::<Pass>().stage_readback, see)
     }
 
-    fn all_shown(&self, pass: &Pass) {
-        stage_readback::clear(&pass.stage_readback);
+    fn all_shown(&self, pass: &backend::Pass) {
+        stage_readback::clear(&pass.downcast::<Pass>().stage_readback);
     }
 
     fn read_rows(
         &self,
-        matrix: &Matrix,
+        matrix: &backend::Matrix,
         rows: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
+        let matrix: &Matrix = matrix.downcast();
         let inputs = matrix.inputs();
         let mut values = vec![0.0_f32; rows.len() * inputs];
         let at_once = (VALUES_AT_ONCE / inputs).clamp(1, rows.len().max(1));
@@ -251,37 +263,50 @@ impl Backend for Cuda {
         see(&values)
     }
 
-    fn read_int8_rows(&self, matrix: &Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
+    fn read_int8_rows(&self, matrix: &backend::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
         match self.precision.group() {
-            Some(_) => matrix.see_whole(rows, see),
+            Some(_) => matrix.downcast::<Matrix>().see_whole(rows, see),
             None => Ok(()),
         }
     }
 
-    fn read_vector(&self, vector: &Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+    fn read_vector(&self, vector: &backend::Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        let vector: &Vector = vector.downcast();
         read_floats(&vector.memory, 0..vector.len(), see)
     }
 
-    fn write(&self, values: &[f32], buffer: &mut Buffer) -> Result<()> {
-        buffer.memory.write(0, bytemuck::cast_slice(values))
+    fn write(&self, values: &[f32], buffer: &mut backend::Buffer) -> Result<()> {
+        own(buffer).memory.write(0, bytemuck::cast_slice(values))
     }
 
-    fn new_pass(&self) -> Result<Pass> {
-        Ok(Pass::default())
+    fn new_pass(&self) -> Result<backend::Pass> {
+        Ok(backend::Pass::new(Pass::default()))
     }
 
-    fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
+    fn begin_pass(
+        &self,
+        ids: &[u32],
+        spans: &[Span],
+        draws: &[Draw],
+        pass: &mut backend::Pass,
+    ) -> Result<()> {
         self.stop.check()?;
-        pass.begin(&self.queue, ids, spans, draws)
+        pass.downcast_mut::<Pass>().begin(&self.queue, ids, spans, draws)
     }
 
-    fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
+    fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut backend::Pass) -> Result<()> {
         self.stop.check()?;
-        pass.follow(&self.queue, spans, draws)
+        pass.downcast_mut::<Pass>().follow(&self.queue, spans, draws)
     }
 
-    fn embedding(&self, table: &Matrix, pass: &Pass, out: &mut Buffer) -> Result<()> {
+    fn embedding(
+        &self,
+        table: &backend::Matrix,
+        pass: &backend::Pass,
+        out: &mut backend::Buffer,
+    ) -> Result<()> {
         self.stop.check()?;
+        let (table, pass, out): (&Matrix, &Pass, _) = (table.downcast(), pass.downcast(), own(out));
         out.holds(pass.rows() * table.inputs());
         pass.embeds();
         let kernel = Kernel { file: "embedding", name: "embedding", weight: Some(table.dtype()) };
@@ -293,12 +318,14 @@ impl Backend for Cuda {
 
     fn rope_table(
         &self,
-        frequencies: &Buffer,
+        frequencies: &backend::Buffer,
         pairs: usize,
-        pass: &Pass,
-        cos: &mut Buffer,
-        sin: &mut Buffer,
+        pass: &backend::Pass,
+        cos: &mut backend::Buffer,
+        sin: &mut backend::Buffer,
     ) -> Result<()> {
+        let (frequencies, cos, sin) = (own(frequencies), own(cos), own(sin));
+        let pass: &Pass = pass.downcast();
         frequencies.holds(pairs);
         cos.holds(pass.rows() * pairs);
         sin.holds(pass.rows() * pairs);
@@ -309,40 +336,50 @@ impl Backend for Cuda {
         self.kernels.launch(kernel, (pass.rows(), 1), 128, 0, arguments)
     }
 
-    fn rms_norm(&self, x: &Buffer, weight: &Vector, eps: f32, rows: usize, out: &mut Buffer) -> Result<()> {
+    fn rms_norm(
+        &self,
+        x: &backend::Buffer,
+        weight: &backend::Vector,
+        eps: f32,
+        rows: usize,
+        out: &mut backend::Buffer,
+    ) -> Result<()> {
         self.stop.check()?;
+        let (x, weight, out): (_, &Vector, _) = (own(x), weight.downcast(), own(out));
         let width = weight.len();
         x.holds(rows * width);
         out.holds(rows * width);
         // If x is the sum that was queued last, as between two layers, both are fused, with the same bits.
-        let added = self.kernels.take_back(ADD, |words| match *words {
-            [a, b, count, sum] if (count, sum) == ((rows * width) as u64, x.at(0)) => Some([a, b]),
+        let added = self.queue.withdraw(|last| match last {
+            Fusable::Add { inputs, count, sum } if (count, sum) == (rows * width, x.at(0)) => Some(inputs),
             _ => None,
-        })?;
+        });
         if let Some(added) = added {
             return self.add_and_norm(added, weight, eps, rows, [x.at(0), out.at(0)]);
         }
         Norm { x: x.at(0), weight: weight.at(), eps, width }.launch(self, rows, out.at(0))
     }
 
-    fn input(&self) -> Input {
-        Input::default()
+    fn input(&self) -> backend::Input {
+        backend::Input::new(Input::default())
     }
 
     fn prepare(
         &self,
-        x: &Buffer,
+        x: &backend::Buffer,
         width: usize,
-        pass: &Pass,
+        pass: &backend::Pass,
         rows: &PassRows,
-        input: &mut Input,
+        input: &mut backend::Input,
     ) -> Result<()> {
-        input.prepare(x, width, pass.spans(), rows);
+        let input: &mut Input = input.downcast_mut();
+        input.prepare(own(x), width, pass.downcast::<Pass>().spans(), rows);
         Ok(())
     }
 
-    fn read_quantized(&self, input: &Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()> {
+    fn read_quantized(&self, input: &backend::Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()> {
         let Some(group) = self.precision.group() else { return see(&[], &[]) };
+        let input: &Input = input.downcast();
         let groups = input.width.div_ceil(group);
         let (mut values, mut scales) = (vec![0_i8; rows.len() * input.width], vec![0.0; rows.len() * groups]);
         if let Some([of_values, of_scales]) = input.quantized(self, group)? {
@@ -352,22 +389,29 @@ impl Backend for Cuda {
         see(&values, &scales)
     }
 
-    fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vector>, out: &mut Buffer) -> Result<()> {
-        product::multiply(self, x, &[product::Asked { matrix: w, bias, out }])
+    fn matmul(
+        &self,
+        x: &backend::Input,
+        w: &backend::Matrix,
+        bias: Option<&backend::Vector>,
+        out: &mut backend::Buffer,
+    ) -> Result<()> {
+        product::multiply(self, x.downcast(), &[Asked::of(w, bias, out)])
     }
 
     fn rope(
         &self,
-        x: &Buffer,
-        cos: &Buffer,
-        sin: &Buffer,
+        x: &backend::Buffer,
+        cos: &backend::Buffer,
+        sin: &backend::Buffer,
         pairing: Pairing,
         heads: usize,
         head_dim: usize,
         rows: usize,
-        out: &mut Buffer,
+        out: &mut backend::Buffer,
     ) -> Result<()> {
         self.stop.check()?;
+        let (x, cos, sin, out) = (own(x), own(cos), own(sin), own(out));
         x.holds(rows * heads * head_dim);
         out.holds(rows * heads * head_dim);
         cos.holds(rows * head_dim / 2);
@@ -381,12 +425,21 @@ impl Backend for Cuda {
         self.cache_dtype
     }
 
-    fn new_cache(&self, count: usize) -> Result<Cache> {
+    fn new_cache(&self, count: usize) -> Result<backend::Cache> {
         let bytes = count.saturating_mul(self.cache_dtype.bytes());
-        Ok(Cache { memory: Memory::zeros(&self.queue, bytes)?, dtype: self.cache_dtype })
+        let memory = Memory::zeros(&self.queue, bytes)?;
+        Ok(backend::Cache::new(Cache { memory, dtype: self.cache_dtype }))
     }
 
-    fn cache(&self, x: &Buffer, width: usize, pass: &Pass, span: usize, cache: &mut Cache) -> Result<()> {
+    fn cache(
+        &self,
+        x: &backend::Buffer,
+        width: usize,
+        pass: &backend::Pass,
+        span: usize,
+        cache: &mut backend::Cache,
+    ) -> Result<()> {
+        let (x, pass, cache): (_, &Pass, &Cache) = (own(x), pass.downcast(), cache.downcast());
         let Span { tokens, .. } = pass.spans()[span];
         let keys = pass.spans()[span].keys();
         x.holds(pass.rows() * width);
@@ -407,10 +460,11 @@ impl Backend for Cuda {
 
     fn read_cache(
         &self,
-        cache: &Cache,
+        cache: &backend::Cache,
         count: usize,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
+        let cache: &Cache = cache.downcast();
         if cache.dtype == CacheDtype::F32 {
             return read_floats(&cache.memory, 0..count, see);
         }
@@ -427,29 +481,33 @@ impl Backend for Cuda {
         see(&values)
     }
 
-    fn take_cache(&self, cache: &Cache, range: Range<usize>) -> Result<Cache> {
+    fn take_cache(&self, cache: &backend::Cache, range: Range<usize>) -> Result<backend::Cache> {
+        let cache: &Cache = cache.downcast();
         let size = cache.dtype.bytes();
         let memory = Memory::new(&self.queue, range.len() * size)?;
         memory.take(&cache.memory, range.start * size..range.end * size, 0)?;
-        Ok(Cache { memory, dtype: cache.dtype })
+        Ok(backend::Cache::new(Cache { memory, dtype: cache.dtype }))
     }
 
-    fn put_cache(&self, from: &Cache, at: usize, cache: &mut Cache) -> Result<()> {
+    fn put_cache(&self, from: &backend::Cache, at: usize, cache: &mut backend::Cache) -> Result<()> {
+        let (from, cache): (&Cache, &Cache) = (from.downcast(), cache.downcast());
         cache.memory.take(&from.memory, 0..from.memory.bytes(), at * cache.dtype.bytes())
     }
 
     fn attention(
         &self,
         shape: AttentionShape,
-        q: &Buffer,
-        pass: &Pass,
+        q: &backend::Buffer,
+        pass: &backend::Pass,
         span: usize,
-        keys: &Cache,
-        values: &Cache,
-        out: &mut Buffer,
+        keys: &backend::Cache,
+        values: &backend::Cache,
+        out: &mut backend::Buffer,
         sink: &mut dyn AttentionSink,
     ) -> Result<()> {
         self.stop.check()?;
+        let (q, pass, out): (_, &Pass, _) = (own(q), pass.downcast(), own(out));
+        let (keys, values): (&Cache, &Cache) = (keys.downcast(), values.downcast());
         let room = pass.spans()[span].keys() * shape.kv_heads * shape.head_dim * self.cache_dtype.bytes();
         assert!(room <= keys.memory.bytes() && room <= values.memory.bytes(), "all keys are in the cache");
         let (keys, values) = (keys.memory.at(), values.memory.at());
@@ -458,24 +516,49 @@ impl Backend for Cuda {
         attention::parts(self, asked, sink)
     }
 
-    fn silu(&self, x: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
-        self.elements("silu", count, &[x], out)
+    fn silu(&self, x: &backend::Buffer, count: usize, out: &mut backend::Buffer) -> Result<()> {
+        self.elements("silu", count, &[own(x)], own(out))
     }
 
-    fn mul(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
+    fn mul(
+        &self,
+        a: &backend::Buffer,
+        b: &backend::Buffer,
+        count: usize,
+        out: &mut backend::Buffer,
+    ) -> Result<()> {
         // The arguments have the order of the formula.
-        self.elements("mul", count, &[a, b], out)
+        self.elements("mul", count, &[own(a), own(b)], own(out))
     }
 
-    fn add(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
-        [a, b].into_iter().chain([&*out]).for_each(|buffer| buffer.holds(count));
+    fn add(
+        &self,
+        a: &backend::Buffer,
+        b: &backend::Buffer,
+        count: usize,
+        out: &mut backend::Buffer,
+    ) -> Result<()> {
+        let (a, b, out) = (own(a), own(b), own(out));
+        [a, b, out].into_iter().for_each(|buffer| buffer.holds(count));
         if self.adds_to_last([a.at(0), b.at(0)], count, out.at(0))? {
             return self.stop.check();
         }
-        self.elements("add", count, &[a, b], out)
+        self.stop.check()?;
+        let [a, b, sum] = [a, b, out].map(|buffer| buffer.at(0));
+        let arguments = Arguments::new().address(a).address(b).long(count).address(sum);
+        let fusable = Some(Fusable::Add { inputs: [a, b], count, sum });
+        self.kernels.launch_fusable(ADD, (count.div_ceil(512), 1), 128, 0, arguments, fusable)
     }
 
-    fn rows(&self, x: &Buffer, width: usize, pass: &Pass, rows: &PassRows, out: &mut Buffer) -> Result<()> {
+    fn rows(
+        &self,
+        x: &backend::Buffer,
+        width: usize,
+        pass: &backend::Pass,
+        rows: &PassRows,
+        out: &mut backend::Buffer,
+    ) -> Result<()> {
+        let (x, pass, out): (_, &Pass, _) = (own(x), pass.downcast(), own(out));
         x.holds(pass.rows() * width);
         out.holds(rows.count(pass.spans()) * width);
         if *rows == PassRows::Last {
@@ -497,7 +580,8 @@ impl Backend for Cuda {
         true
     }
 
-    fn draw(&self, logits: &Buffer, vocab: usize, pass: &Pass) -> Result<()> {
+    fn draw(&self, logits: &backend::Buffer, vocab: usize, pass: &backend::Pass) -> Result<()> {
+        let (logits, pass): (_, &Pass) = (own(logits), pass.downcast());
         let (mut scratch, rows) = (self.scratch(), pass.draws().len());
         if !scratch.draw.as_ref().is_some_and(|place| place.has_room(rows, vocab)) {
             scratch.draw = Some(Place::new(self, rows, vocab)?);
@@ -505,63 +589,66 @@ impl Backend for Cuda {
         scratch.draw.as_ref().map_or(Ok(()), |place| place.draw(self, logits, vocab, pass))
     }
 
-    fn drawn(&self, pass: &Pass) -> Result<Vec<Drawn>> {
-        pass.token_readback.first(self)
+    fn drawn(&self, pass: &backend::Pass) -> Result<Vec<Drawn>> {
+        pass.downcast::<Pass>().token_readback.first(self)
     }
 
     fn matmuls(
         &self,
-        x: &Input,
-        products: &mut [Product<'_, Self>],
-        on_output: &mut OnOutput<'_, Self>,
+        x: &backend::Input,
+        products: &mut [Product<'_>],
+        on_output: &mut OnOutput<'_>,
     ) -> Result<()> {
-        let asked: Vec<_> = products
-            .iter()
-            .map(|Product { matrix, bias, out }| product::Asked { matrix, bias: *bias, out })
-            .collect();
-        product::multiply(self, x, &asked)?;
+        let asked: Vec<_> =
+            products.iter().map(|Product { matrix, bias, out }| Asked::of(matrix, *bias, out)).collect();
+        product::multiply(self, x.downcast(), &asked)?;
         products.iter().enumerate().try_for_each(|(i, product)| on_output(i, product.out))
     }
 
     fn add_rms_norm(
         &self,
-        (a, b): (&Buffer, &Buffer),
-        weight: &Vector,
+        (a, b): (&backend::Buffer, &backend::Buffer),
+        weight: &backend::Vector,
         eps: f32,
         (rows, width): (usize, usize),
-        (sum, normed): (&mut Buffer, &mut Buffer),
-        on_output: &mut OnOutput<'_, Self>,
+        (sum, normed): (&mut backend::Buffer, &mut backend::Buffer),
+        on_output: &mut OnOutput<'_>,
     ) -> Result<()> {
         self.stop.check()?;
-        for buffer in [a, b, &*sum, &*normed] {
-            buffer.holds(rows * width);
-        }
+        let [of_a, of_b, of_sum, of_normed] = [a, b, &*sum, &*normed].map(|buffer| {
+            own(buffer).holds(rows * width);
+            own(buffer).at(0)
+        });
+        let weight: &Vector = weight.downcast();
         assert_eq!(width, weight.len(), "a weight for each value of a row");
-        let (added, written) = ([a.at(0), b.at(0)], [sum.at(0), normed.at(0)]);
-        self.add_and_norm(added, weight, eps, rows, written)?;
+        self.add_and_norm([of_a, of_b], weight, eps, rows, [of_sum, of_normed])?;
         on_output(0, sum)?;
         on_output(1, normed)
     }
 
     fn swiglu(
         &self,
-        x: &Input,
+        x: &backend::Input,
         count: usize,
-        outputs: Swiglu<'_, Self>,
-        on_output: &mut OnOutput<'_, Self>,
+        outputs: Swiglu<'_>,
+        on_output: &mut OnOutput<'_>,
     ) -> Result<()> {
         self.stop.check()?;
         let Swiglu { gate, silu, up, hidden } = outputs;
-        let of_gate = product::Asked { matrix: gate.matrix, bias: gate.bias, out: gate.out };
-        let of_up = product::Asked { matrix: up.matrix, bias: up.bias, out: up.out };
-        if !product::gated(self, x, of_gate, of_up, (silu, hidden))? {
+        let of_gate = Asked::of(gate.matrix, gate.bias, gate.out);
+        let of_up = Asked::of(up.matrix, up.bias, up.out);
+        let (x, of_silu, of_hidden) = (x.downcast(), own(silu), own(hidden));
+        if !product::gated(self, x, of_gate, of_up, (of_silu, of_hidden))? {
             product::multiply(self, x, &[of_gate, of_up])?;
-            for buffer in [&*gate.out, &*silu, &*up.out, &*hidden] {
+            for buffer in [of_gate.out, of_silu, of_up.out, of_hidden] {
                 buffer.holds(count);
             }
-            let arguments = Arguments::new().address(gate.out.at(0)).address(up.out.at(0)).long(count);
-            let arguments = arguments.address(silu.at(0)).address(hidden.at(0));
-            self.kernels.launch(product::SILU_MUL, (count.div_ceil(512), 1), 128, 0, arguments)?;
+            let [gate, up, silu, hidden] = [of_gate.out, of_up.out, of_silu, of_hidden].map(|of| of.at(0));
+            let arguments = Arguments::new().address(gate).address(up).long(count);
+            let arguments = arguments.address(silu).address(hidden);
+            let fusable = Some(Fusable::SiluMul { inputs: [gate, up], count, silu, hidden });
+            let grid = (count.div_ceil(512), 1);
+            self.kernels.launch_fusable(SILU_MUL, grid, 128, 0, arguments, fusable)?;
         }
         on_output(0, gate.out)?;
         on_output(1, silu)?;

@@ -12,8 +12,9 @@ use super::token_readback::{DRAWN, TokenReadback};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{Draw, Span};
 
-/// The input of a pass. For each span (first row, start, T, K), int32 each; for each draw its random number, float64;
-/// then the ids and the positions of all rows, int32 each. The drawn tokens are in another buffer.
+/// The input of a pass, in this order: for each span (first row, start, T, K), int32 each; for each draw its random
+/// number, float64; the ids of all rows, int32 each; the positions of all rows, int32 each. The drawn tokens are in
+/// another buffer.
 #[derive(Default)]
 pub struct Pass {
     memory: Growing,
@@ -23,11 +24,11 @@ pub struct Pass {
     draws: Vec<Draw>,
     drawn: Growing,
     drawn_at: Address,
-    /// Whether its input tokens are the last drawn ones.
+    /// Whether the input tokens are the tokens that the last pass drew.
     follows: bool,
     /// Whether the device computes this pass's spans from those of the last pass.
     moves_on: bool,
-    /// Which of the two first kernels of a pass were queued: 1, embedding; 2, also the tables of RoPE.
+    /// How many of the first two kernels of a pass were queued: 1, the embedding; 2, also the tables of RoPE.
     begun: AtomicU8,
     /// Read-back of the drawn tokens.
     pub(super) token_readback: TokenReadback,
@@ -47,7 +48,7 @@ impl Pass {
         spans: &[Span],
         draws: &[Draw],
     ) -> Result<()> {
-        assert!(draws.is_empty() || draws.len() == spans.len(), "a draw for each span, or none");
+        assert!(draws.is_empty() || draws.len() == spans.len(), "one draw for each span, or no draws");
         let bytes = (draws.len() * DRAWN).next_power_of_two();
         self.drawn_at = self.drawn.room(queue, bytes, false)?;
         self.token_readback.begin(queue, if draws.is_empty() { 0 } else { bytes })?;
@@ -57,21 +58,22 @@ impl Pass {
         self.write(queue, ids)
     }
 
-    /// Begins the following pass: each span reads the token that was drawn for it.
+    /// Begins the following pass: the input of each span is the token that was drawn for it.
     pub(super) fn follow(&mut self, queue: &Arc<Queue>, spans: &[Span], draws: &[Draw]) -> Result<()> {
         let counts = (self.draws.len(), spans.len(), draws.len());
         assert!(
             counts.0 == counts.1 && counts.1 == counts.2,
-            "a token was drawn for each span, and is again"
+            "the last pass and this pass draw one token for each span"
         );
         assert!(spans.iter().all(|span| span.tokens == 1), "one token was drawn for each span");
         let follow =
             |(span, last): (&Span, &Span)| span.start == last.keys() && span.sequence == last.sequence;
         assert!(spans.iter().zip(&self.spans).all(follow), "each span begins where the last one ended");
-        // If the last pass read as many tokens, the memory layout stays, and only the random numbers are new.
+        // If the last pass read the same number of tokens, the memory layout stays, and only the random numbers are
+        // written.
         (self.follows, self.moves_on) = (true, self.rows == spans.len());
         *self.begun.get_mut() = 0;
-        // The device does not read ids from here.
+        // The device reads the drawn ids instead of these.
         let ids = vec![0; spans.len()];
         self.set(&ids, spans, draws);
         if !self.moves_on {
@@ -123,13 +125,13 @@ impl Pass {
         self.begun.store(1, Relaxed);
     }
 
-    /// Notes that the tables of RoPE are queued after it.
+    /// Notes that the tables of RoPE are queued after the embedding.
     pub(super) fn tabulates(&self) {
         let _ = self.begun.compare_exchange(1, 2, Relaxed, Relaxed);
     }
 
-    /// Whether all earlier work and the embedding have completed at launch. The first two kernels of a pass wait for
-    /// all earlier work. Only then do they let the next kernel start.
+    /// Whether all earlier work and the embedding have completed when the next kernel starts. The embedding and the
+    /// tables of RoPE wait for all earlier work, and only then let the next kernel start.
     pub(super) fn is_ahead(&self) -> bool {
         self.begun.load(Relaxed) == 2
     }
@@ -138,43 +140,43 @@ impl Pass {
         &self.spans
     }
 
-    /// R: tokens of all spans.
+    /// R: the number of tokens of all spans.
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The address of the description of span number `span`; those of later spans follow.
+    /// The address of the description of span number `span`. The descriptions of later spans follow.
     pub(super) fn span(&self, span: usize) -> Address {
         self.at + (span * SPAN) as u64
     }
 
-    /// How a token is drawn after each span; empty if none is drawn.
+    /// The draw after each span; empty if no token is drawn.
     pub(super) fn draws(&self) -> &[Draw] {
         &self.draws
     }
 
-    /// The address of the random number of draw number `draw`; later draws follow.
+    /// The address of the random number of draw number `draw`; the numbers of later draws follow.
     pub(super) fn random(&self, draw: usize) -> Address {
         self.span(self.spans.len()) + (draw * size_of::<f64>()) as u64
     }
 
-    /// The address of the result of draw number `draw`; later draws follow.
+    /// The address of the result of draw number `draw`; the results of later draws follow.
     pub(super) fn drawn(&self, draw: usize) -> Address {
         self.drawn_at + (draw * DRAWN) as u64
     }
 
-    /// The address of the ids that it reads, and their distance in int32 values.
+    /// The address of the ids that the pass reads, and the distance from one id to the next in int32 values.
     pub(super) fn ids(&self) -> (Address, usize) {
         if self.follows { (self.drawn_at, DRAWN / 4) } else { (self.given_ids(), 1) }
     }
 
-    /// The addresses of its spans and positions, if the device computes them from those of the last pass; otherwise
+    /// The addresses of the spans and the positions, if the device computes them from those of the last pass; otherwise
     /// null.
     pub(super) fn moves_on(&self) -> [Address; 2] {
         if self.moves_on { [self.at, self.positions()] } else { [0; 2] }
     }
 
-    /// The address of the ids that were known when it began.
+    /// The address of the ids that were given when the pass began.
     fn given_ids(&self) -> Address {
         self.random(self.draws.len())
     }

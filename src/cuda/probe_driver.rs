@@ -1,4 +1,4 @@
-//! NVIDIA's driver and its devices: whether they are there and new enough.
+//! NVIDIA's driver and its devices: whether they exist and are new enough.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -21,23 +21,23 @@ const DRIVER: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.s
 /// Whether the driver's library is there.
 fn present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    // Every start of the program calls this. cudarc would try forty names, in all folders of the loader's path.
+    // Every start of the program calls this. cudarc alone would try forty names, in all folders of the loader's path.
     *PRESENT.get_or_init(|| {
         let found = DRIVER.iter().find_map(|name| {
             // SAFETY: NVIDIA's driver may be loaded at any time and by any thread.
             unsafe { Library::new(*name) }.ok()
         });
-        // It stays loaded: a driver is not made to be unloaded.
+        // The library stays loaded: a driver does not support being unloaded.
         let there = found.map(std::mem::forget).is_some();
         // SAFETY: as above.
         there && unsafe { sys::is_culib_present() }
     })
 }
 
-/// Whether there is a driver that reports a device, or that cannot be queried.
+/// Whether there is a driver that reports at least one device, or that fails to report its devices.
 pub(super) fn is_there() -> bool {
     let mut count = 0;
-    // SAFETY: the library is there when it is called; the place is for an int.
+    // SAFETY: the driver is called only if its library is there. `count` is a variable for an int.
     present()
         && unsafe {
             match sys::cuInit(0) {
@@ -49,12 +49,12 @@ pub(super) fn is_there() -> bool {
         }
 }
 
-/// The driver's name of a result.
+/// Returns the driver's name of a result code.
 fn word(code: CUresult) -> String {
     format!("{code:?}")
 }
 
-/// Returns `Ok` for success, otherwise an error: the device cannot `what`.
+/// Returns `Ok` for success, otherwise the error "the device cannot `what`".
 pub(super) fn check(code: CUresult, what: &str) -> Result<()> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
@@ -62,8 +62,8 @@ pub(super) fn check(code: CUresult, what: &str) -> Result<()> {
     }
 }
 
-/// Returns an error for a driver that is too old for the embedded PTX. Such a driver also lacks functions that are
-/// called here.
+/// Returns an error for a driver that is too old for the embedded PTX. Such a driver also lacks some of the functions
+/// that this program calls.
 fn too_old(driver: Version) -> Result<()> {
     if driver >= ptx::COMPILER {
         return Ok(());
@@ -104,7 +104,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
             .next(cpu)
     };
     let (mut version, mut count) = (0, 0);
-    // SAFETY: the library is there; the places are for an int each.
+    // SAFETY: the library is there. The pointers are to variables for an int.
     let started = unsafe {
         let started = sys::cuInit(0);
         if started == CUresult::CUDA_SUCCESS {
@@ -126,7 +126,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
         _ => no_device(format!("{count}, cuda:0 to cuda:{}", count - 1)),
     })?;
     let (mut device, mut name) = (0, [0_u8; 128]);
-    // SAFETY: the ordinal is that of a device, and its name has room.
+    // SAFETY: the ordinal is that of a device, and `name` has the stated size.
     let code = unsafe {
         match sys::cuDeviceGet(&raw mut device, ordinal) {
             CUresult::CUDA_SUCCESS => {
@@ -138,7 +138,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
     check(code, "be found")?;
     let attribute = |attribute| {
         let mut value = 0;
-        // SAFETY: the device exists, and the place is for an int.
+        // SAFETY: the device exists, and `value` is a variable for an int.
         let code = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
         check(code, "report its properties").map(|()| u32::try_from(value).unwrap_or(0))
     };

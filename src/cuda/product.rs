@@ -12,20 +12,19 @@ use super::attention::MOST_BLOCKS;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
-use super::memory::{Buffer, Growing, Memory, Vector};
+use super::memory::{Buffer, Growing, Memory, Vector, own};
 use super::norm::{self, Norm};
 use super::queue::Change;
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
-use llama_trace_engine::backend::{PassRows, Span};
+use llama_trace_engine::backend::{self, PassRows, Span};
 
 mod dequantized;
 mod integer;
 mod streams;
 mod tiles;
 
-pub(super) use integer::SILU_MUL;
 #[cfg(test)]
 pub(super) use integer::{TILES as OF_INTEGERS, multiply_in as integer_in};
 pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
@@ -150,7 +149,16 @@ pub(super) struct Asked<'a> {
     pub(super) out: &'a Buffer,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// The product of these handles.
+    pub(super) fn of(
+        matrix: &'a backend::Matrix,
+        bias: Option<&'a backend::Vector>,
+        out: &'a backend::Buffer,
+    ) -> Self {
+        Self { matrix: matrix.downcast(), bias: bias.map(backend::Vector::downcast), out: own(out) }
+    }
+
     /// Returns `struct Product` of the kernels, for the rows from `first` on.
     fn words(&self, first: usize) -> [u64; PRODUCT_WORDS] {
         let [values, scales, at, sizes, group] = self.matrix.words();
@@ -192,13 +200,13 @@ impl Input {
 
     /// Cancels the norm whose result is this input, and returns it. `None` unless the input is one row and its norm is
     /// still pending.
-    fn norm(&self, cuda: &Cuda) -> Result<Option<Norm>> {
-        let Some(x) = self.x.as_ref().filter(|_| self.rows == 1) else { return Ok(None) };
+    fn norm(&self, cuda: &Cuda) -> Option<Norm> {
+        let x = self.x.as_ref().filter(|_| self.rows == 1)?;
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
         if !narrow.there && narrow.normed.is_none() {
-            narrow.normed = norm::take_back(cuda, x.at(), self.width)?;
+            narrow.normed = norm::withdraw(cuda, x.at(), self.width);
         }
-        Ok(narrow.normed)
+        narrow.normed
     }
 
     /// Returns the address of the rows in bfloat16.
@@ -343,7 +351,7 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             return in_tiles(cuda, x, products, run, tiles);
         }
         let tiles = blocks(products, 16);
-        if let Some(norm) = x.norm(cuda)? {
+        if let Some(norm) = x.norm(cuda) {
             let arguments = Arguments::new().words(&words(products, run.first)).words(&norm.words());
             let arguments = arguments.int(tiles).words(&[0; TURNS_WORDS]);
             return by_blocks_that_stay(cuda, OF_NORM, tiles, x.width, arguments);
@@ -541,7 +549,7 @@ pub(super) fn gated(
         return Ok(false);
     }
     if by_tensor_cores(cuda, dtype) {
-        if let Some(norm) = x.norm(cuda)? {
+        if let Some(norm) = x.norm(cuda) {
             let (kernel, tiles) =
                 (Kernel { file: "matvec_bf16", name: "swiglu_bf16_norm", weight: None }, outputs.div_ceil(8));
             let arguments = Arguments::new().words(&norm.words()).int(tiles);

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::memory::own;
 use super::product::{self, Asked, Tiles};
 use super::{Cuda, attention, failed};
 use llama_trace_core::config::{DEFAULT_GROUP, Pairing, Precision};
@@ -12,7 +13,8 @@ use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::cpu::Cpu;
 use llama_trace_engine::backend::{
-    AttentionShape, Backend, Draw, Drawn, NoSink, PassRows, Product, Span, Swiglu,
+    AttentionShape, Backend, Buffer, Draw, Drawn, Input, Matrix, NoSink, Pass, PassRows, Product, Span,
+    Swiglu,
 };
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
@@ -101,13 +103,13 @@ fn weights(dtype: Dtype, outputs: usize, inputs: usize, group: usize, seed: usiz
     tensor(dtype, vec![outputs, inputs], bytes)
 }
 
-fn buffer<B: Backend>(backend: &B, values: &[f32]) -> Result<B::Buffer> {
+fn buffer(backend: &dyn Backend, values: &[f32]) -> Result<Buffer> {
     let mut buffer = backend.buffer(values.len())?;
     backend.write(values, &mut buffer)?;
     Ok(buffer)
 }
 
-fn values<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<Vec<f32>> {
+fn values(backend: &dyn Backend, buffer: &Buffer, count: usize) -> Result<Vec<f32>> {
     let mut all = Vec::with_capacity(count);
     backend.read(buffer, 0..count, &mut |values| {
         all.extend_from_slice(values);
@@ -117,26 +119,21 @@ fn values<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<V
 }
 
 /// Begins a pass over `tokens` tokens of one sequence from position `start` on.
-fn pass<B: Backend>(backend: &B, start: usize, tokens: usize) -> Result<B::Pass> {
+fn pass(backend: &dyn Backend, start: usize, tokens: usize) -> Result<Pass> {
     let mut pass = backend.new_pass()?;
     backend.begin_pass(&vec![0; tokens], &[Span { sequence: 0, start, tokens }], &[], &mut pass)?;
     Ok(pass)
 }
 
 /// Returns the input of a product of `tokens` tokens.
-fn input<B: Backend>(backend: &B, tokens: usize, inputs: usize) -> Result<B::Input> {
+fn input(backend: &dyn Backend, tokens: usize, inputs: usize) -> Result<Input> {
     let (x, mut input) = (buffer(backend, &exact(tokens * inputs, 2))?, backend.input());
     backend.prepare(&x, inputs, &pass(backend, 0, tokens)?, &PassRows::All, &mut input)?;
     Ok(input)
 }
 
 /// Computes the gated half of a feed-forward network for `count` values: hidden.
-fn gated<B: Backend>(
-    backend: &B,
-    input: &B::Input,
-    [gate, up]: [&B::Matrix; 2],
-    count: usize,
-) -> Result<B::Buffer> {
+fn gated(backend: &dyn Backend, input: &Input, [gate, up]: [&Matrix; 2], count: usize) -> Result<Buffer> {
     let mut outs =
         [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
     gate_to(backend, input, [gate, up], count, &mut outs)?;
@@ -145,12 +142,12 @@ fn gated<B: Backend>(
 }
 
 /// [`gated`] into these buffers: the gate's result, its SiLU, up's result, and hidden.
-fn gate_to<B: Backend>(
-    backend: &B,
-    input: &B::Input,
-    [gate, up]: [&B::Matrix; 2],
+fn gate_to(
+    backend: &dyn Backend,
+    input: &Input,
+    [gate, up]: [&Matrix; 2],
     count: usize,
-    [of_gate, silu, of_up, hidden]: &mut [B::Buffer; 4],
+    [of_gate, silu, of_up, hidden]: &mut [Buffer; 4],
 ) -> Result<()> {
     let outputs = Swiglu {
         gate: Product { matrix: gate, bias: None, out: of_gate },
@@ -173,7 +170,7 @@ const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 const GREEDY: usize = LIKELIEST[2];
 
 /// Returns the results of each kind of kernel.
-fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<KernelResult>> {
+fn made(backend: &dyn Backend, uses: &Uses) -> Result<Vec<KernelResult>> {
     let mut all = Vec::new();
     let mut add = |what, bound, values| all.push(KernelResult { what, bound, values });
 
@@ -421,7 +418,7 @@ fn sizes_of_streams(dtype: Dtype) -> (usize, [usize; 2]) {
 
 /// Computes a layer without attention for `rows` rows of `width` values, each in its own text. Nothing is recorded, so
 /// kernels are fused as in a model's run. Returns queries, keys, values, hidden, and the residual after it.
-fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Result<Vec<f32>> {
+fn layer(backend: &dyn Backend, dtype: Dtype, rows: usize, width: usize) -> Result<Vec<f32>> {
     let (shape, (hidden, _)) = (OF_STREAMS, sizes_of_streams(dtype));
     let group = backend.precision().group().unwrap_or(DEFAULT_GROUP);
     let [of_q, of_k] = [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim];
@@ -542,9 +539,9 @@ fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
 }
 
 /// Calls `run` with two matrices. Returns the product with the first, and hidden of both.
-fn of_tiles<B: Backend>(
-    backend: &B,
-    run: impl FnOnce(&B::Input, [B::Matrix; 2], &mut B::Buffer) -> Result<B::Buffer>,
+fn of_tiles(
+    backend: &dyn Backend,
+    run: impl FnOnce(&Input, [Matrix; 2], &mut Buffer) -> Result<Buffer>,
 ) -> Result<[Vec<f32>; 2]> {
     let [tokens, outputs, inputs] = OF_TILES;
     let [gate, up] =
@@ -559,10 +556,10 @@ fn made_by_tiles(cuda: &Cuda, tiles: Tiles) -> Result<[Vec<f32>; 2]> {
     of_tiles(cuda, |input, [gate, up], out| {
         let [of_gate, silu, of_up, hidden] = [0; 4].map(|_| cuda.buffer(OF_TILES[0] * OF_TILES[1]));
         let (of_gate, silu, of_up, hidden) = (of_gate?, silu?, of_up?, hidden?);
-        let asked = |matrix, out| Asked { matrix, bias: None, out };
-        product::all_in_tiles(cuda, input, &[asked(&gate, out)], tiles)?;
-        let (gate, up) = (asked(&gate, &of_gate), asked(&up, &of_up));
-        product::all_gated_in_tiles(cuda, input, gate, up, (&silu, &hidden), tiles)?;
+        let input = input.downcast();
+        product::all_in_tiles(cuda, input, &[Asked::of(&gate, None, out)], tiles)?;
+        let (gate, up) = (Asked::of(&gate, None, &of_gate), Asked::of(&up, None, &of_up));
+        product::all_gated_in_tiles(cuda, input, gate, up, (own(&silu), own(&hidden)), tiles)?;
         Ok(hidden)
     })
 }

@@ -1,10 +1,10 @@
-//! Kernels embedded in the program as PTX, for machines without NVRTC. They are compiled from the same sources for
-//! compute capability 8.0 and 9.0, and packed; the driver turns them into machine code. Kernels for one architecture
-//! only are left out, and so are kernels that are only a faster version of others.
+//! Kernels embedded in the program as PTX, for machines without NVRTC. They are compiled from the same sources, for
+//! compute capability 8.0 and 9.0, and packed. The driver compiles them to machine code. Kernels for a single
+//! architecture are left out. So are kernels that are only a faster version of another kernel.
 //!
-//! They are compiled with COMPACT defined (`kernels/common.cuh`): several rows are multiplied one after the other, with
-//! the same bits. The compiler is an old one, because old drivers accept its PTX. `tests/cuda.rs` makes the PTX, and
-//! checks it against the sources.
+//! They are compiled with COMPACT defined (`kernels/common.cuh`): they multiply several rows one after the other, and
+//! give the same bits. The compiler is an old version, because old drivers accept its PTX. `tests/cuda.rs` makes the
+//! PTX, and checks that it was made from the current sources.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -19,13 +19,13 @@ use super::sources::Module;
 /// The architectures of the embedded PTX. The driver compiles the last one that is not newer than the device.
 pub const ARCHITECTURES: [Version; 2] = [(8, 0), (9, 0)];
 
-/// The NVRTC version that made the PTX, which is also the oldest driver version that accepts it.
+/// The version of the NVRTC that made the PTX. It is also the oldest driver version that accepts this PTX.
 pub const COMPILER: Version = (12, 0);
 
 /// All embedded PTX, as [`pack`] writes it, compressed by LZMA.
 const PACKED: &[u8] = include_bytes!("kernels/ptx.lzma");
 
-/// The origin of the embedded PTX: the digest of the sources, and the digest of the PTX itself.
+/// The file that identifies the embedded PTX: the digest of its sources, and the digest of the PTX itself.
 pub const MADE_OF: &str = include_str!("kernels/ptx.txt");
 
 /// Maximum memory for unpacking, in KiB.
@@ -40,7 +40,7 @@ pub fn modules() -> Vec<Module> {
     Module::all().into_iter().filter(Module::is_carried).collect()
 }
 
-/// Returns `module` with the defines for embedding.
+/// Returns `module` with the additional define for embedding.
 #[must_use]
 pub fn compact(module: &Module) -> Module {
     let mut compact = module.clone();
@@ -48,7 +48,8 @@ pub fn compact(module: &Module) -> Module {
     compact
 }
 
-/// Concatenates texts, similar ones side by side for compression. Before each is a line with its title and length.
+/// Concatenates texts, with similar texts side by side for better compression. A line with its title and length
+/// precedes each text.
 #[must_use]
 pub fn pack(texts: &Texts) -> Vec<u8> {
     let mut all = Vec::new();
@@ -63,16 +64,16 @@ pub fn pack(texts: &Texts) -> Vec<u8> {
     all
 }
 
-/// Returns the title of a text: sm_90 matvec WEIGHT=BF16 PRECISION=F32
+/// Returns the title of a text, such as `sm_90 matvec WEIGHT=BF16 PRECISION=F32`.
 fn title((major, minor): Version, module: &Module) -> String {
     let words = [vec![format!("sm_{major}{minor}"), module.file.to_owned()], module.defines.clone()];
     words.concat().join(" ")
 }
 
-/// Unpacks LZMA-compressed output of [`pack`].
+/// Unpacks texts that [`pack`] has packed and LZMA has compressed.
 ///
 /// # Errors
-/// If it is damaged.
+/// If the packed bytes are damaged.
 pub fn unpack(packed: &[u8]) -> io::Result<Texts> {
     let mut all = String::new();
     LzmaReader::new_mem_limit(packed, MOST_KIB, None)?.read_to_string(&mut all)?;
@@ -95,7 +96,7 @@ pub fn unpack(packed: &[u8]) -> io::Result<Texts> {
     Ok(texts)
 }
 
-/// Returns all embedded PTX. Empty if it is damaged, which a test rules out.
+/// Returns all embedded PTX. Empty if the PTX is damaged; a test checks that it is not.
 pub fn carried() -> &'static Texts {
     static TEXTS: OnceLock<Texts> = OnceLock::new();
     TEXTS.get_or_init(|| unpack(PACKED).unwrap_or_default())
@@ -107,8 +108,8 @@ pub fn digest(file: &[u8]) -> String {
     ring::digest::digest(&SHA256, file).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the module as code that the driver accepts for a device of `architecture`: PTX and a NUL. `None` if the
-/// device is older than all embedded architectures.
+/// Returns the PTX of a module for a device of `architecture`, with a NUL at the end, as the driver wants it. `None` if
+/// the device is older than all embedded architectures.
 pub(super) fn code(module: &Module, architecture: Version) -> Option<Vec<u8>> {
     let of = ARCHITECTURES.into_iter().rfind(|known| *known <= architecture)?;
     let text = carried().get(&(of, module.clone()))?;
@@ -151,14 +152,15 @@ mod tests {
                 }
                 // A driver refuses a call of a missing function.
                 assert!(!text.contains(".extern .func"), "{what}");
-                // Only a device that supports it is asked to start a kernel early.
+                // A kernel starts early only on a device that supports this (9.0 and newer).
                 assert_eq!(text.contains("griddepcontrol"), architecture >= (9, 0), "{what}");
             }
         }
         assert!(PACKED.len() < 1_700_000, "{} bytes", PACKED.len());
     }
 
-    /// The compiler may move a load of constant data (`.nc`) to after the wait, so no such load may come before it.
+    /// A kernel loads its first weights before it waits for the previous kernel. The compiler could move a load of
+    /// constant data (`.nc`) to after the wait, so the PTX must have no such load before it.
     #[test]
     fn weights_are_asked_for_before_the_kernel_before_has_ended() {
         for ((architecture, module), text) in carried() {

@@ -9,7 +9,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Driver, Event, Graph, Launch};
+use super::driver::{Address, Driver, Event, Graph, Launch};
+use super::norm::Norm;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 
@@ -23,6 +24,18 @@ pub(super) enum Change {
     AskBefore,
     /// No launch is changed.
     Cannot,
+}
+
+/// What a launch computes, if a later operation can compute it as part of its own launch. The later operation withdraws
+/// the launch while it is the last in the queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fusable {
+    /// The norm of one row, written to `out`.
+    Norm { norm: Norm, out: Address },
+    /// The sum of two inputs of `count` values.
+    Add { inputs: [Address; 2], count: usize, sum: Address },
+    /// `count` values of silu(gate), and of hidden = silu(gate) · up.
+    SiluMul { inputs: [Address; 2], count: usize, silu: Address, hidden: Address },
 }
 
 /// Minimum number of launches that are worth a graph.
@@ -46,6 +59,8 @@ struct Seen {
 #[derive(Default)]
 struct State {
     waiting: Vec<Launch>,
+    /// Describes the last launch of `waiting`, if it can be withdrawn.
+    fusable: Option<Fusable>,
     /// The most recently used is last.
     seen: Vec<Seen>,
     /// How often a graph was launched.
@@ -91,10 +106,11 @@ impl Queue {
         ask(&*self.driver)
     }
 
-    /// Adds a launch to the queue.
-    pub(super) fn launch(&self, launch: Launch) -> Result<()> {
+    /// Adds a launch to the queue. A later operation can withdraw it if it is `fusable`.
+    pub(super) fn launch(&self, launch: Launch, fusable: Option<Fusable>) -> Result<()> {
         let mut state = self.state();
         state.waiting.push(launch);
+        state.fusable = fusable;
         if state.waiting.len() < MOST_WAITING { Ok(()) } else { self.send(&mut state) }
     }
 
@@ -103,17 +119,17 @@ impl Queue {
         if self.state().waiting.last_mut().is_some_and(|last| last.join(&launch, words)) {
             return Ok(());
         }
-        self.launch(launch)
+        self.launch(launch, None)
     }
 
-    /// Removes the last launch from the queue, if it is still there and `of` returns a value.
-    pub(super) fn take_back<T>(&self, of: impl FnOnce(&Launch) -> Option<T>) -> Option<T> {
+    /// Withdraws the last launch, if it is fusable, still in the queue and unchanged, and `of` returns a value for it.
+    /// The caller then queues a launch that does the same and more.
+    pub(super) fn withdraw<T>(&self, of: impl FnOnce(Fusable) -> Option<T>) -> Option<T> {
         let mut state = self.state();
-        let made = state.waiting.last().and_then(of);
-        if made.is_some() {
-            state.waiting.pop();
-        }
-        made
+        let withdrawn = state.fusable.and_then(of)?;
+        state.waiting.pop();
+        state.fusable = None;
+        Some(withdrawn)
     }
 
     /// Offers the launches in the queue to `change`, the last first, until `change` has changed one or says to stop.
@@ -121,17 +137,27 @@ impl Queue {
     pub(super) fn change_recent(&self, mut change: impl FnMut(&mut Launch) -> Change) -> bool {
         let mut state = self.state();
         let mut changes = state.waiting.iter_mut().rev().map(&mut change);
-        changes.find(|change| *change != Change::AskBefore) == Some(Change::Did)
+        let changed = changes.find(|change| *change != Change::AskBefore) == Some(Change::Did);
+        if changed {
+            state.fusable = None;
+        }
+        changed
     }
 
     /// Changes the last launch, if it is still in the queue. Returns whether `change` has changed it.
     pub(super) fn change(&self, change: impl FnOnce(&mut Launch) -> bool) -> bool {
-        self.state().waiting.last_mut().is_some_and(change)
+        let mut state = self.state();
+        let changed = state.waiting.last_mut().is_some_and(change);
+        if changed {
+            state.fusable = None;
+        }
+        changed
     }
 
     /// Sends all launches in the queue to the device.
     fn send(&self, state: &mut State) -> Result<()> {
-        let State { waiting, seen, repeated, failed } = state;
+        let State { waiting, fusable, seen, repeated, failed } = state;
+        *fusable = None;
         if let Some(error) = failed.take() {
             waiting.clear();
             return Err(error);

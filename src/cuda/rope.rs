@@ -1,6 +1,7 @@
-//! RoPE and the cache. One launch rotates queries and keys; if the pass has one span, it also caches keys and values.
-//! The launch grows with each call. For one token, the launch of the products that make queries, keys and values does
-//! this work, if it can. If an intermediate value is recorded, each step is its own launch; the bits are the same.
+//! RoPE and the cache. One launch rotates the queries and the keys. If the pass has one span, this launch also caches
+//! keys and values. Each of these calls adds its work to the launch that is still in the queue. For one token, the
+//! launch of the products that compute queries, keys and values does this work, if it can. If an intermediate value is
+//! recorded, each step has its own launch. The bits are the same.
 
 use super::Cuda;
 use super::driver::{Address, Arguments, Launch, pair};
@@ -12,13 +13,13 @@ use llama_trace_core::error::Result;
 
 const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
 
-/// Threads of a block, and the maximum number of pairs of a thread. With many rows a thread takes that many pairs; with
-/// few it takes one, which has less latency.
+/// Threads of a block, and the maximum number of pairs of a thread. With [`MANY`] rows or more, a thread takes that
+/// many pairs. With fewer rows, it takes one, which has less latency.
 const THREADS: u32 = 128;
 const PAIRS: usize = 4;
 const MANY: usize = 16;
 
-/// Maximum number of tensors of a launch, and the words of each in `struct Turned` of the kernel.
+/// Maximum number of tensors of a launch, and the words of a tensor in `struct Turned` of the kernel.
 const MOST: usize = 3;
 const WORDS: usize = 5;
 
@@ -39,13 +40,13 @@ impl Turned {
     }
 }
 
-/// Blocks for `heads` heads of each row.
+/// Number of thread blocks for `heads` heads of each row.
 fn blocks(heads: usize, head_dim: usize, rows: usize) -> u32 {
     let of_each = if rows < MANY { 1 } else { PAIRS };
     u32::try_from((heads * head_dim / 2).div_ceil(THREADS as usize * of_each)).unwrap_or(u32::MAX)
 }
 
-/// Adds a tensor to a launch; returns whether there was room.
+/// Adds a tensor to a launch. Returns whether there was room.
 fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
     let count = launch.grid[2] as usize;
     if count == MOST {
@@ -57,7 +58,7 @@ fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
     true
 }
 
-/// Rotates `turned` by the tables at `cos` and `sin`, in `rows` rows of heads of `head_dim` values.
+/// Rotates `turned` with the tables at `cos` and `sin`: `rows` rows of heads, each with `head_dim` values.
 pub(super) fn rotate(
     cuda: &Cuda,
     turned: Turned,
@@ -76,7 +77,7 @@ pub(super) fn rotate(
     let joined = cuda.kernels.change(ROPE, |last| {
         let alike = last.grid[0] as usize == rows
             && last.arguments.all()[MOST * WORDS..] == arguments.all()[MOST * WORDS..];
-        // The tensors of a launch run in parallel: none may read another's output or share its output.
+        // The tensors of a launch run in parallel: none may read or write the output of another.
         let meets = |other: &[u64]| other[1] == turned.x || other[0] == turned.out;
         let apart = !last.arguments.all()[..MOST * WORDS].chunks(WORDS).any(meets);
         alike && apart && add(last, turned, head_dim)
@@ -88,8 +89,9 @@ pub(super) fn rotate(
     cuda.kernels.launch(ROPE, (rows, blocks), THREADS, 0, arguments)
 }
 
-/// Makes the last launch also cache the rows (rows, width) at `x` of the pass's only span. Possible if the launch is
-/// still in the queue, and rotates these rows or already caches their keys. Returns whether it was changed.
+/// Makes the last launch also cache the rows (rows, width) at `x`. The pass must have only one span. This is possible
+/// if the launch is still in the queue and rotates these rows or already caches their keys. Otherwise launches nothing.
+/// Returns whether the launch was changed.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
     if rows == 1 && cache_products(cuda, x, width, to) {
         return Ok(true);
@@ -124,27 +126,28 @@ pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Add
     })
 }
 
-/// For a launch of products that can rotate and cache their results: the words of the products, and those of the
-/// rotation. The latter are (turned, cached) for each product, then cos, sin, the span, and (neighbours, C).
+/// For a launch of products that can rotate and cache their results: the words of the products, and the words of the
+/// rotation. The words of the rotation are (turned, cached) for each product, then cos, sin, the span, and (neighbours,
+/// C).
 fn of_products(kernel: Kernel, launch: &mut Launch) -> Option<(&[u64], &mut [u64; TURNS_WORDS])> {
     let (before, turns) = launch.arguments.all_mut().split_at_mut(turns_of(kernel)?);
     let turns = turns.try_into().unwrap_or_else(|_| unreachable!("the launch has these words last"));
     Some((&before[..MOST_PRODUCTS * PRODUCT_WORDS], turns))
 }
 
-/// For a launch of products that does not make the wanted tensor: an earlier launch may be changed if this one does not
-/// use the address that is then written.
+/// For a launch of products that does not compute the wanted tensor: an earlier launch may still be changed to write to
+/// `written`, if this launch does not use that address.
 fn not_of(launch: &Launch, written: Address) -> Change {
     if launch.arguments.all().contains(&written) { Change::Cannot } else { Change::AskBefore }
 }
 
-/// The index of the product that gives `width` values at `x`.
+/// The index of the product that computes the `width` values at `x`.
 fn product_at(products: &[u64], x: Address, width: usize) -> Option<usize> {
     products.chunks_exact(PRODUCT_WORDS).position(|words| words[6] == x && words[3] as u32 as usize == width)
 }
 
-/// Makes the products that compute `turned` also rotate it, if their launch is still in the queue and only other
-/// products follow it. Returns whether the launch was changed.
+/// Makes the products that compute `turned` also rotate it. This is possible if their launch is still in the queue and
+/// only other products follow it. Returns whether the launch was changed.
 fn rotate_products(
     cuda: &Cuda,
     turned: Turned,
@@ -159,7 +162,7 @@ fn rotate_products(
         };
         let [cos, sin] = tables;
         let (how, shape) = (pair(usize::from(neighbours), head_dim), [turns[6], turns[7], turns[9]]);
-        // No other product writes there.
+        // No other product may write to this address.
         let alone = products.chunks_exact(PRODUCT_WORDS).all(|words| words[6] != turned.out)
             && (0..MOST_PRODUCTS).all(|other| turns[2 * other] != turned.out);
         let can = alone && turns[2 * at..][..2] == [0; 2] && (shape == [0; 3] || shape == [cos, sin, how]);
@@ -172,8 +175,8 @@ fn rotate_products(
     })
 }
 
-/// Makes the products that compute or rotate `x` also cache it, if their launch is still in the queue and only other
-/// products follow it. Returns whether the launch was changed.
+/// Makes the products that compute or rotate `x` also cache it. This is possible if their launch is still in the queue
+/// and only other products follow it. Returns whether the launch was changed.
 fn cache_products(cuda: &Cuda, x: Address, width: usize, [cache, span]: [Address; 2]) -> bool {
     cuda.kernels.change_recent(|kernel, last| {
         let Some((products, turns)) = of_products(kernel, last) else { return Change::Cannot };

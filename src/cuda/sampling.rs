@@ -1,4 +1,4 @@
-//! Sampling on the device, as a part of the pass: only token ids go to the host.
+//! Sampling on the device, as a part of the pass. Only the drawn token ids go to the host.
 
 use super::Cuda;
 use super::driver::{Address, Arguments};
@@ -9,17 +9,17 @@ use super::token_readback::DRAWN;
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Draw;
 
-/// Blocks for each row of logits.
+/// Number of thread blocks for each row of logits.
 const BLOCKS: usize = 64;
 
 /// Maximum number of rows of one launch.
 const ROWS: usize = 16;
 
-/// Bytes of a `struct Largest` of the kernels, and of a `struct Sum`.
+/// Bytes of the kernels' `struct Largest` and `struct Sum`.
 const LARGEST: usize = 16;
 const SUM: usize = 16;
 
-/// Bins by the leading digits of a rank: `BINS` of the kernels.
+/// Number of bins, into which tokens are sorted by the leading digits of their rank: `BINS` of the kernels.
 const BINS: usize = 1024;
 
 /// Scratch memory of the draws.
@@ -28,18 +28,18 @@ pub(super) struct Place {
     parts: Memory,
     /// A counter for each row. The kernel leaves it at 0.
     counters: Memory,
-    /// (rows, V)
+    /// The probabilities: (rows, V).
     probs: Memory,
     /// The sum of each row's exponentials: (rows).
     totals: Memory,
-    /// (rows, bins)
+    /// The bins of each row: (rows, bins).
     bins: Memory,
     /// The ids of likely tokens: up to (rows, V).
     ids: Memory,
 }
 
 impl Place {
-    /// Allocates memory for draws from `rows` rows of `vocab` logits, or from the maximum number of rows of one launch.
+    /// Allocates memory for draws from `rows` rows of `vocab` logits, but for at most the rows of one launch.
     pub(super) fn new(cuda: &Cuda, rows: usize, vocab: usize) -> Result<Self> {
         let of_tokens = rows.min(ROWS) * vocab * 4;
         Ok(Self {
@@ -67,12 +67,12 @@ impl Place {
             self.draw_alike(cuda, logits, vocab, pass, (first, draws), shown)?;
             first += draws.len();
         }
-        // A result is the token's id, and whether a logit is NaN.
+        // Each result is the token's id, and whether a logit is NaN.
         pass.token_readback.asked(cuda, place, pass.draws().len() * DRAWN)
     }
 
-    /// Queues the draws from number `first` on, which differ only in their random numbers. All results also go to the
-    /// pinned memory at `shown`.
+    /// Queues `draws`, which differ only in their random numbers; the first is number `first` of the pass. The results
+    /// also go to the pinned memory at `shown`.
     fn draw_alike(
         &self,
         cuda: &Cuda,

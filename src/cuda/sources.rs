@@ -6,28 +6,28 @@ use super::nvrtc::{OPTIONS, Source, Version, WARPGROUPS};
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::tensor::Dtype;
 
-/// A source file with its defines: the unit of compilation.
+/// A source file with its defines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Module {
-    /// Its name without `.cu`.
+    /// The file's name without `.cu`.
     pub file: &'static str,
-    /// `WEIGHT=BF16` and so on.
+    /// The defines: `WEIGHT=BF16` and so on.
     pub defines: Vec<String>,
 }
 
-/// Values of a large block.
+/// Number of values of a large block of weights.
 pub(super) const LARGE: usize = 256;
 
-/// The weights that a file is compiled for.
+/// The number types of weights that a file is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weights {
-    /// It reads none.
+    /// The file reads no weights.
     None,
     /// Weights that are stored as floats.
     Floats,
-    /// int8 and blocks.
+    /// Weights that are stored as integers: int8 and blocks.
     Whole,
-    /// Only the blocks of 256 values; and all the other integer types.
+    /// Of the integer types, only those with blocks of 256 values (`Large`), or all others (`Small`).
     Large,
     Small,
     /// All weights.
@@ -68,7 +68,8 @@ macro_rules! file {
     };
 }
 
-/// All files: name, weights, and whether they depend on the number type of the cache and on the precision.
+/// All files: name, weights, whether the file depends on the cache's number type, and whether it depends on the
+/// precision.
 const FILES: &[File] = &[
     file!("attention_bf16", None, false, false),
     file!("attention_decode", None, true, true),
@@ -106,17 +107,16 @@ macro_rules! headers {
     ($($name:literal)*) => { &[$(($name, include_str!(concat!("kernels/", $name)))),*] };
 }
 
-/// The headers.
 const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "quantize.cuh" "stream.cuh" "stream_row.cuh" "tensor.cuh" "tiles.cuh" "turns.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
-/// The files that do not multiply bfloat16 weights in bfloat16: tensor cores do that, in `matvec_bf16`, `matmul_bf16`
-/// and `matmul_wgmma`.
+/// The files that do not multiply bfloat16 weights in bfloat16. The tensor cores do this, in `matvec_bf16`,
+/// `matmul_bf16` and `matmul_wgmma`.
 const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
 
-/// The files without embedded PTX: other files do the same work, more slowly.
+/// The files that are not embedded as PTX. Other files do the same work, more slowly.
 const NOT_CARRIED: [&str; 4] = [OF_WARPGROUPS, "stream_q8", "stream_q8_16", "stream_tiles"];
 
-/// The file that is for one architecture only.
+/// The file for a single architecture.
 const OF_WARPGROUPS: &str = "matmul_wgmma";
 
 /// Returns the file of this name.
@@ -126,13 +126,14 @@ fn file(name: &str) -> &'static File {
 }
 
 impl Module {
-    /// Returns `file` for weights of `weight`, a precision and a cache; each counts only if the file depends on it.
+    /// Returns file `name`, compiled for weights of type `weight`, a precision and a cache. Each of these is used only
+    /// if the file depends on it.
     pub(super) fn new(name: &str, weight: Option<Dtype>, precision: Precision, cache: CacheDtype) -> Self {
         let file = file(name);
         let mut defines = Vec::new();
         defines.extend(weight.map(|dtype| format!("WEIGHT={dtype:?}")));
         defines.extend(file.cache.then(|| format!("CACHE={}", cache.name().to_uppercase())));
-        // With integer products, everything else is rounded as in float32.
+        // With integer products, all other operations round as in float32.
         let precision = if precision == Precision::Bf16 { "BF16" } else { "F32" };
         defines.extend(file.precision.then(|| format!("PRECISION={precision}")));
         Self { file: file.name, defines }
@@ -164,19 +165,19 @@ impl Module {
         all
     }
 
-    /// Whether it can be compiled for devices of `architecture`.
+    /// Whether the module can be compiled for devices of `architecture`.
     #[must_use]
     pub fn is_for(&self, architecture: Version) -> bool {
         self.file != OF_WARPGROUPS || architecture == WARPGROUPS
     }
 
-    /// Whether it is embedded as PTX.
+    /// Whether the module is embedded as PTX.
     #[must_use]
     pub fn is_carried(&self) -> bool {
         !NOT_CARRIED.contains(&self.file)
     }
 
-    /// Returns the names of its kernels.
+    /// Returns the names of the module's kernels.
     pub fn kernels(&self) -> Vec<&'static str> {
         let list =
             file(self.file).text.split_once("#define KERNELS_OF_THIS_FILE(X)").map_or("", |(_, list)| list);
@@ -190,8 +191,8 @@ impl Module {
     }
 }
 
-/// SHA-256, in hexadecimal digits, of all that is ever compiled: sources without their comments, their defines, and the
-/// options.
+/// Returns the SHA-256, in hexadecimal digits, of everything that is compiled: the sources without their comments, the
+/// defines and the options.
 #[must_use]
 pub fn digest() -> String {
     let mut hash = Context::new(&SHA256);
@@ -201,7 +202,7 @@ pub fn digest() -> String {
     };
     for (name, text) in FILES.iter().map(|file| (file.name, file.text)).chain(HEADERS.iter().copied()) {
         add(name);
-        // No string of the kernels has a `//` in it.
+        // Every `//` begins a comment: no string of the kernels contains one.
         text.lines()
             .map(|line| line.split("//").next().unwrap_or_default().trim_end())
             .filter(|line| !line.is_empty())

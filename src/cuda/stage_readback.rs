@@ -1,6 +1,6 @@
-//! Read-back of recorded stages. Kernels pack them into memory of the pass, in the order of the device's work. One copy
-//! transfers the stages of a layer to the host, while the device goes on with the next layer. The host waits only at
-//! the end of the pass, or if the memory is full.
+//! Read-back of recorded stages. Kernels pack the stages into the memory of the pass, in the order of the device's
+//! work. One copy transfers the stages of a layer to the host, while the device computes the next layer. The host waits
+//! only at the end of the pass, or if this memory is full.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,23 +12,23 @@ use super::memory::{Memory, Pinned};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Fetched;
 
-/// Bytes of the memory. In a decode pass, it has room for the stages of several layers of the largest models. In tests
-/// it is small enough to be full within a prompt.
+/// Bytes of a pass's memory for stages. In a decode pass, it has room for the stages of several layers of the largest
+/// models. In tests it is so small that a prompt fills it.
 const BYTES: usize = if cfg!(test) { 64 << 10 } else { 32 << 20 };
 
 /// The alignment of each stage in bytes.
 pub(super) const ALIGNED: usize = 256;
 
-/// The memory of one pass, allocated at its first recorded stage.
+/// The memory of one pass for stages. It is allocated at the first recorded stage.
 #[derive(Default)]
 pub(super) struct StageReadback(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
-    /// The memory that kernels write, and the one that the host reads.
+    /// The memory that kernels write, and the pinned memory that the host reads.
     memory: Option<(Arc<Memory>, Arc<Pinned>)>,
     used: usize,
-    /// Bytes from the start that are on the host, or in flight.
+    /// The number of bytes, from the start on, that are on the host or in flight.
     brought: usize,
     /// The event of the last copy in flight.
     in_flight: Option<Event>,
@@ -48,7 +48,7 @@ pub(super) fn place(cuda: &Cuda, memory: &StageReadback, bytes: usize) -> Result
         return Ok(None);
     }
     if places.memory.is_none() {
-        // If the allocation fails, stages are read one by one.
+        // If the allocation fails, there is no room, and stages are read one by one.
         let packed = Memory::new(&cuda.queue, BYTES).ok().map(Arc::new);
         places.memory = packed.zip(Pinned::new(&cuda.queue, BYTES).ok().map(Arc::new));
     }
@@ -73,7 +73,7 @@ pub(super) fn copy(
     Ok(Some(fetched))
 }
 
-/// Starts one copy of everything packed so far to the host.
+/// Starts one copy to the host of everything that was packed since the last copy.
 pub(super) fn bring(cuda: &Cuda, memory: &StageReadback) -> Result<()> {
     let mut places = memory.places();
     let Places { memory: Some((packed, pinned)), used, brought, .. } = &*places else { return Ok(()) };
@@ -83,14 +83,14 @@ pub(super) fn bring(cuda: &Cuda, memory: &StageReadback) -> Result<()> {
     let (from, to, bytes) = (packed.at() + *brought as u64, pinned.at(*brought), used - brought);
     let in_flight = cuda.queue.ask(|device| device.bring(from, to, bytes))?;
     places.brought = places.used;
-    // Copies end in order: the last event is enough.
+    // Copies end in order, so only the last event is needed.
     if let Some(before) = places.in_flight.replace(in_flight) {
         cuda.queue.device().release(before);
     }
     Ok(())
 }
 
-/// Waits for the fetched bytes and passes them to `see`.
+/// Waits for the fetched bytes, and passes them to `see`.
 pub(super) fn show(
     cuda: &Cuda,
     fetched: &Fetched,
@@ -110,7 +110,8 @@ pub(super) fn show(
     see(pinned.as_ref().map_or(&[], |pinned| pinned.see(fetched.0.clone())))
 }
 
-/// Discards the fetches. Copies already started end before the copies of stages that are packed later.
+/// Discards the fetched stages and makes all memory free again. Copies in flight end before the copies of stages that
+/// are packed later.
 pub(super) fn clear(memory: &StageReadback) {
     let mut places = memory.places();
     (places.used, places.brought) = (0, 0);

@@ -1,8 +1,8 @@
-//! Compiled kernels on disk: each is compiled once for a device.
+//! Compiled kernels on disk, so that each kernel is compiled only once for a device.
 //!
 //! A file's name is a hash of all inputs: the sources, their defines, the options, the architecture and the compiler's
-//! version. The file holds the SHA-256 of the code, then the code. A truncated or changed file is written anew. A
-//! folder that cannot be written only costs time.
+//! version. The file holds the SHA-256 of the code, then the code. A truncated or changed file is written again. If the
+//! folder cannot be written, kernels are compiled in every run.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ use super::nvrtc::{OPTIONS, Source, Version};
 use super::sources;
 use llama_trace_core::error::Result;
 
-/// Maximum number of bytes of code that are read: more than any kernel has.
+/// Maximum size of a file that is read, in bytes. Every kernel is smaller.
 const MOST: u64 = 64 << 20;
 
 /// A folder of compiled kernels.
@@ -24,7 +24,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// The user's folder, if there is one.
+    /// Returns the store in the user's cache folder, if there is such a folder.
     pub(super) fn of_user() -> Self {
         let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
         let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")));
@@ -32,10 +32,10 @@ impl Store {
     }
 
     /// Returns the code of the kernel `kernel` of `source` for `architecture` by the compiler of version `compiler`.
-    /// Takes it from the folder; otherwise calls `compile` and stores the result.
+    /// Reads it from the folder. If it is not there, calls `compile` and stores the result.
     ///
     /// # Errors
-    /// Those of `compile`.
+    /// The errors of `compile`.
     pub(super) fn code(
         &self,
         (source, kernel): (Source<'_>, &str),
@@ -49,7 +49,7 @@ impl Store {
             return Ok(code);
         }
         let code = compile()?;
-        // The run goes on without the file.
+        // If the file cannot be written, the run continues without it.
         let _ = path.map(|path| write(&path, &code));
         Ok(code)
     }
@@ -79,7 +79,7 @@ impl Store {
 fn name(source: Source<'_>, kernel: &str, architecture: Version, compiler: Version) -> String {
     let mut all = Context::new(&SHA256);
     let mut add = |part: &[u8]| {
-        // Lengths separate the parts.
+        // The lengths separate the parts.
         all.update(&(part.len() as u64).to_le_bytes());
         all.update(part);
     };
@@ -104,7 +104,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Returns the contents of a file, if its hash is right.
+/// Returns the contents of a file, if its hash is correct.
 fn read(path: &Path) -> Option<Vec<u8>> {
     if fs::metadata(path).ok()?.len() > MOST {
         return None;
@@ -158,10 +158,10 @@ mod tests {
             let before = compiled.get();
             assert_eq!(code().unwrap(), b"code");
             assert_eq!(compiled.get(), before + 1, "{} bytes", damaged.len());
-            assert_eq!(fs::read(&path).unwrap(), whole, "it is whole again");
+            assert_eq!(fs::read(&path).unwrap(), whole, "it is complete again");
         }
         let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
-        assert_eq!(left, 1, "nothing half written stays");
+        assert_eq!(left, 1, "no temporary file is left");
     }
 
     #[test]

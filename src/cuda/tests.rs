@@ -1,6 +1,7 @@
 //! Every operation against the CPU's, on odd shapes. The kernels run in the CPU emulation.
 
 mod attention;
+mod launches;
 mod narrow;
 mod packed;
 mod products;
@@ -18,7 +19,8 @@ use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_core::testing::sampled;
 use llama_trace_engine::backend::cpu::testing::{noise, random_blocks};
 use llama_trace_engine::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, PassRows, Span, Swiglu,
+    AttentionPart, AttentionShape, AttentionSink, Backend, Buffer, Input, Matrix, Pass, PassRows, Span,
+    Swiglu,
 };
 
 /// Bytes of the device's memory.
@@ -62,14 +64,14 @@ fn vector(length: usize, seed: u32) -> Tensor {
 }
 
 /// A buffer with these values.
-fn filled<B: Backend>(backend: &B, values: &[f32]) -> B::Buffer {
+fn filled(backend: &dyn Backend, values: &[f32]) -> Buffer {
     let mut buffer = backend.buffer(values.len()).unwrap();
     backend.write(values, &mut buffer).unwrap();
     buffer
 }
 
 /// The first `count` values of a buffer.
-fn values<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Vec<f32> {
+fn values(backend: &dyn Backend, buffer: &Buffer, count: usize) -> Vec<f32> {
     let mut all = Vec::new();
     let mut see = |values: &[f32]| {
         all.extend_from_slice(values);
@@ -80,7 +82,7 @@ fn values<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Vec<f32>
 }
 
 /// A pass over spans of (start, tokens).
-fn pass<B: Backend>(backend: &B, spans: &[(usize, usize)]) -> B::Pass {
+fn pass(backend: &dyn Backend, spans: &[(usize, usize)]) -> Pass {
     let spans: Vec<Span> = spans
         .iter()
         .enumerate()
@@ -112,7 +114,7 @@ fn orders_apart(precision: Precision) -> f64 {
 
 /// The result of an operation on a backend.
 trait Operate {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32>;
+    fn on(&self, backend: &dyn Backend) -> Vec<f32>;
 }
 
 /// Checks that both give the same bits, in float32 and in bfloat16.
@@ -127,7 +129,7 @@ fn same_bits(what: &str, operation: &impl Operate) {
 struct Embedding(Dtype, usize);
 
 impl Operate for Embedding {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(dtype, width) = *self;
         let table = backend.matrix(&tensor(dtype, 5, width, 3)).unwrap();
         let mut out = backend.buffer(4 * width).unwrap();
@@ -148,14 +150,14 @@ fn rows_of_the_embedding_table_have_the_bits_of_the_file() {
 struct Norm(usize, usize);
 
 impl Operate for Norm {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(rows, width) = *self;
         let (a, b) = (filled(backend, &noise(rows * width, 1)), filled(backend, &noise(rows * width, 2)));
         let weight = backend.vector(&vector(width, 3)).unwrap();
         let [mut alone, mut sum, mut normed] = [0; 3].map(|_| backend.buffer(rows * width).unwrap());
         backend.rms_norm(&a, &weight, 1e-5, rows, &mut alone).unwrap();
         let mut made = Vec::new();
-        let mut see = |i: usize, buffer: &B::Buffer| {
+        let mut see = |i: usize, buffer: &Buffer| {
             made.push((i, values(backend, buffer, rows * width)));
             Ok(())
         };
@@ -193,7 +195,7 @@ fn norms_alone_and_with_the_residual_have_the_bits_of_ops() {
 struct SiluOfAll;
 
 impl Operate for SiluOfAll {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let all = (0..=u16::MAX).map(bf16::from_bits).filter(|x| x.is_finite()).map(f32::from);
         let all: Vec<f32> = all.collect();
         let (x, mut out) = (filled(backend, &all), backend.buffer(all.len()).unwrap());
@@ -210,7 +212,7 @@ fn silu_found_near_has_the_bits_of_ops_for_all_that_bfloat16_has() {
 struct Elements(usize);
 
 impl Operate for Elements {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let count = self.0;
         let scaled: Vec<f32> = noise(count, 5).iter().map(|x| x * 20.0).collect();
         let (a, b) = (filled(backend, &scaled), filled(backend, &noise(count, 6)));
@@ -272,7 +274,7 @@ fn what_goes_element_by_element_has_the_bits_of_ops() {
 struct Rope(Pairing, usize, usize);
 
 impl Operate for Rope {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(pairing, heads, head_dim) = *self;
         let (rows, pairs) = (4, head_dim / 2);
         // The tables are the same on both, although their sines may differ.
@@ -303,7 +305,7 @@ fn rope_has_the_bits_of_ops_in_both_pairings() {
 struct Cached(Pairing, &'static [(usize, usize)]);
 
 impl Operate for Cached {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(pairing, spans) = *self;
         let (heads, kv_heads, head_dim) = (6, 3, 10);
         let rows: usize = spans.iter().map(|span| span.1).sum();
@@ -379,7 +381,7 @@ fn the_tables_of_rope_are_those_of_ops_far_into_a_context() {
             500_000.0,
             &llama_trace_core::config::RopeScaling::None,
         );
-        fn tables<B: Backend>(backend: &B, frequencies: &[f32]) -> Vec<f32> {
+        fn tables(backend: &dyn Backend, frequencies: &[f32]) -> Vec<f32> {
             let (pairs, spans) = (frequencies.len(), [(0, 3), (131_000, 2)]);
             let frequencies = filled(backend, frequencies);
             let [mut cos, mut sin] = [0; 2].map(|_| backend.buffer(5 * pairs).unwrap());
@@ -401,8 +403,8 @@ fn rows_of_a_pass_are_taken_as_they_are() {
         let mut found = cuda.buffer(of * width).unwrap();
         cuda.rows(&filled(&cuda, &x), width, &pass(&cuda, &spans), &rows, &mut found).unwrap();
         let mut expected = cpu.buffer(of * width).unwrap();
-        cpu.rows(&x, width, &pass(&cpu, &spans), &rows, &mut expected).unwrap();
-        assert_eq!(values(&cuda, &found, of * width), expected, "{rows:?}");
+        cpu.rows(&filled(&cpu, &x), width, &pass(&cpu, &spans), &rows, &mut expected).unwrap();
+        assert_eq!(values(&cuda, &found, of * width), values(&cpu, &expected, of * width), "{rows:?}");
     }
 }
 
@@ -410,7 +412,7 @@ fn rows_of_a_pass_are_taken_as_they_are() {
 fn caches_round_as_the_cpus_and_their_parts_go_from_one_to_another() {
     for dtype in [CacheDtype::F32, CacheDtype::F16, CacheDtype::Bf16] {
         let Some((cuda, cpu)) = both(Precision::F32) else { return };
-        fn run<B: Backend>(backend: &B) -> Vec<f32> {
+        fn run(backend: &dyn Backend) -> Vec<f32> {
             let (width, spans) = (10, [(2, 3), (0, 2)]);
             let x = filled(backend, &noise(5 * width, 12));
             let pass = pass(backend, &spans);
@@ -499,7 +501,7 @@ fn launches_that_come_again_are_repeated_and_others_are_not() {
     assert_eq!(run(8, false), (6.0, 2));
     assert_eq!(run(7, false), (6.0, 3));
     // New values are only in memory.
-    a.memory.write(0, bytemuck::cast_slice(&[5.0_f32; 8])).unwrap();
+    memory::own(&a).memory.write(0, bytemuck::cast_slice(&[5.0_f32; 8])).unwrap();
     let mut again = |count| {
         for _ in 0..10 {
             cuda.add(&a, &b, count, &mut out).unwrap();
@@ -523,7 +525,7 @@ fn a_request_to_stop_ends_operations_and_waiting() {
         &[1],
         &[Span { sequence: 0, start: 0, tokens: 1 }],
         &[],
-        &mut Pass::default()
+        &mut cuda.new_pass().unwrap()
     )));
     assert!(cuda.matrix(&tensor(Dtype::F32, 2, 8, 1)).is_err());
     stop.clear();

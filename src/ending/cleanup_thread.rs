@@ -22,7 +22,7 @@ thread_local! {
     static IS_IT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is that thread, at work.
+/// Returns whether the current thread is the cleanup thread, at work.
 pub(super) fn is_it() -> bool {
     IS_IT.get()
 }
@@ -46,7 +46,7 @@ pub(super) fn start() -> io::Result<()> {
 
 /// Makes the thread end the process with this code; false if there is no thread yet. Async-signal-safe.
 pub(super) fn wake(code: u8) -> bool {
-    // SAFETY: the byte is there; a failed write is reported.
+    // SAFETY: the pointer leads to one byte. A failed write is reported.
     unsafe { libc::write(WAKE.load(Ordering::SeqCst), [code].as_ptr().cast(), 1) == 1 }
 }
 

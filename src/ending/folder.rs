@@ -12,7 +12,7 @@ pub use unix::Folder;
 /// The kind of an entry of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A regular file, with a number that two names of one file share; 0 where the system has none.
+    /// A regular file, with a number that is the same for two names of one file; 0 if the system has no such number.
     File(u128),
     Folder,
     /// Anything else, in words.
@@ -35,7 +35,7 @@ impl Folder {
         self.walk(name, Self::enter)
     }
 
-    /// The same, after making the missing parents.
+    /// As [`Self::way`], but makes missing parents.
     pub(super) fn make_way<'n>(&self, name: &'n str) -> Result<(Self, &'n str)> {
         let way = self.walk(name, |folder, part| folder.make(part).map(Some))?;
         way.ok_or_else(|| Error::from(ErrorKind::NotFound))
@@ -166,7 +166,7 @@ mod unix {
         pub fn names(&self) -> Result<Vec<String>> {
             let mut names = Vec::new();
             for entry in Dir::read_from(&self.0)? {
-                // This program writes no names that are not UTF-8.
+                // Names that are not UTF-8 are skipped: this program writes none.
                 let name = entry?.file_name().to_str().map(str::to_owned).unwrap_or_default();
                 if !matches!(&*name, "" | "." | "..") {
                     names.push(name);
@@ -181,7 +181,7 @@ mod unix {
         }
 
         /// Links the file `name` of this folder into `to`, where the name must be free. On file systems without hard
-        /// links it is moved.
+        /// links, the file is moved instead.
         pub(in super::super) fn put(&self, name: &str, to: &Self) -> Result<()> {
             match fs::linkat(&self.0, name, &to.0, name, AtFlags::empty()) {
                 Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS | Errno::MLINK | Errno::INVAL) => {
@@ -218,7 +218,7 @@ mod paths {
 
     use super::Kind;
 
-    /// A folder by its path. Links are refused, but one that appears between check and use is not noticed.
+    /// A folder by its path. Links are refused, but a link that appears between check and use is not noticed.
     pub struct Folder(PathBuf);
 
     impl Folder {

@@ -47,7 +47,7 @@ pub use terminal::{SCREEN, Taken, give_back, on_screen, take};
 static ASKED: AtomicI32 = AtomicI32::new(0);
 /// Whether a thread has claimed the last message of the process.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
-/// The target of SIGINT, if it is not the process.
+/// The work that SIGINT stops, if that is not the whole process.
 static INTERRUPTED: Mutex<Option<Stop>> = Mutex::new(None);
 static SUSPENDED: AtomicBool = AtomicBool::new(false);
 static CONTINUED: AtomicBool = AtomicBool::new(false);
@@ -119,7 +119,7 @@ pub fn explain(error: Error) -> Error {
     still_removed(error)
 }
 
-/// Adds to `error` what another process is still doing.
+/// Adds to `error` that another process is still removing folders, if this is so.
 fn still_removed(error: Error) -> Error {
     match remove::going_on() {
         Some(what) => error.next(format!("nothing to do; {what}")),
@@ -140,12 +140,12 @@ pub fn interrupts(stop: Option<Stop>) {
     *INTERRUPTED.lock().unwrap_or_else(PoisonError::into_inner) = stop;
 }
 
-/// Whether SIGTSTP came since the last call. The owner of the screen then gives it back and stops the process.
+/// Whether SIGTSTP came since the last call. The owner of the screen then gives the screen back and stops the process.
 pub fn suspended() -> bool {
     SUSPENDED.swap(false, Ordering::SeqCst)
 }
 
-/// Whether the process was continued since the last call. The owner of the screen then takes it again.
+/// Whether the process was continued since the last call. The owner of the screen then takes the screen again.
 pub fn continued() -> bool {
     CONTINUED.swap(false, Ordering::SeqCst)
 }

@@ -1,5 +1,5 @@
-//! Signals of faults in this process. One of them is not a defect: another program shortens a memory-mapped file. A
-//! read past the new end is then SIGBUS.
+//! Handlers of fault signals. One fault is not a defect of this program: another program shortens a memory-mapped file,
+//! and a read past the new end raises SIGBUS.
 //!
 //! The handler writes a prepared message, wakes the thread that cleans up, and waits for the end. A handler may not
 //! lock or allocate, and the failed read can never continue.
@@ -36,7 +36,7 @@ struct Entry {
     older: AtomicPtr<Entry>,
 }
 
-/// Memory that is watched until this is dropped.
+/// Memory that is watched until this value is dropped.
 pub struct Watched(&'static AtomicBool);
 
 impl fmt::Debug for Watched {
@@ -51,11 +51,11 @@ impl Drop for Watched {
     }
 }
 
-/// Ends the process with `error` when any of the `length` bytes at `start` is lost. Does not read them.
+/// From now on, the process ends with `error` if any of the `length` bytes at `start` is lost. The bytes are not read.
 pub fn watch_memory(start: usize, length: usize, error: &Error) -> Watched {
     let message = format!("error: {error}\n").into_bytes();
     let older = AtomicPtr::new(ptr::null_mut());
-    // The handler needs it until the process ends. It is a few hundred bytes for each opened file.
+    // The handler needs the entry until the process ends. An entry has a few hundred bytes, one for each opened file.
     let entry: &'static Entry =
         Box::leak(Box::new(Entry { start, length, message, watched: AtomicBool::new(true), older }));
     let new = ptr::from_ref(entry).cast_mut();
@@ -63,7 +63,7 @@ pub fn watch_memory(start: usize, length: usize, error: &Error) -> Watched {
         entry.older.store(newest, Ordering::SeqCst);
         Some(new)
     };
-    // It never fails: there is always a new value.
+    // The update never fails: `link` always returns a new value.
     let _ = NEWEST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, link);
     Watched(&entry.watched)
 }
@@ -96,7 +96,8 @@ pub(super) fn watch() -> io::Result<()> {
         let _ = BEFORE.set(before);
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as extern "C" fn(_, _, _) as usize;
-        // On the alternate stack of the standard library's own handler: ours may have overflowed.
+        // The handler runs on the alternate stack that the standard library set up: the thread's own stack may have
+        // overflowed.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigemptyset(&raw mut action.sa_mask);
         for signal in FAULTS {
@@ -108,7 +109,8 @@ pub(super) fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Only calls what is async-signal-safe: atomics, write, tcsetattr, sigaction, pause, mmap, and reads of leaked data.
+/// Handles a fault. Uses only what is async-signal-safe: atomics, write, tcsetattr, sigaction, pause, mmap, and leaked
+/// data.
 extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: with SA_SIGINFO the system passes the signal's information, with the address of a fault.
     let address = unsafe { (*info).si_addr() } as usize;
@@ -119,7 +121,7 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
             // Restore before the message: in raw mode a line feed does not return to the first column.
             terminal::restore_screen();
             terminal::restore_settings();
-            // SAFETY: the bytes are there; a failed write is no error.
+            // SAFETY: the pointer and the length are those of a leaked slice. A failed write is ignored.
             unsafe {
                 libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
             }

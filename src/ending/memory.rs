@@ -26,14 +26,14 @@ const MESSAGE: [&str; 4] = [
     " bytes more\n      next: raise the limit on memory (ulimit -v), end other programs, or ask for less at once\n",
 ];
 
-/// The time for the removal of folders.
+/// The longest time for the removal of folders.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether the process ends for lack of memory.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: every block comes from the system's allocator and goes back to it, with its original layout. Only the failure
-// is handled differently: nothing unwinds.
+// SAFETY: every block comes from the system's allocator and goes back to it, with its original layout. Only a failed
+// allocation is handled differently, and nothing unwinds.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's conditions are the same.
@@ -67,7 +67,8 @@ fn given(block: *mut u8, size: usize) -> *mut u8 {
 
 /// Ends the process if the system has no memory for a thread's first allocations.
 pub(super) fn end_where_short() {
-    // glibc asks for 1 MiB at once if its heap cannot grow. Other threads may have freed some since it failed.
+    // glibc asks for 1 MiB at once if its heap cannot grow. This asks for twice as much: other threads may have freed
+    // some memory since that failed.
     const ROOM: usize = 2 << 20;
     // SAFETY: a new mapping at an address that the system chooses. Its pages are never accessed.
     let room = unsafe {

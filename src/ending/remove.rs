@@ -1,6 +1,6 @@
 //! Removal of temporary folders with any number of files. An ending process has little time, so it hands over a long
-//! removal to another process. That is this program once more, with `ARGUMENT`, the folder and the number of the ending
-//! process. It has its own process group, which a second Ctrl-C does not reach.
+//! removal to another process. The other process runs this program with `ARGUMENT`, the folder and the id of the ending
+//! process as arguments. It has its own process group, which a second Ctrl-C does not reach.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,13 +20,13 @@ pub(super) const PREFIX: &str = ".llama-trace-";
 #[cfg(unix)]
 const ARGUMENT: &str = "__remove-temporary-folder";
 
-/// How long an ending process removes files itself. Nearly every folder is removed earlier.
+/// How long an ending process removes files itself. Nearly every folder takes less time.
 const ITSELF: Duration = Duration::from_secs(2);
 
-/// How often the other process tries to remove the folder.
+/// How many times the other process tries to remove the folder.
 #[cfg(unix)]
 const TRIES: usize = 20;
-/// How often the other process checks whether the ending process is gone, and the time between checks.
+/// How many times the other process checks whether the ending process is gone, and the time between checks.
 #[cfg(unix)]
 const LOOKS: usize = 600;
 #[cfg(unix)]

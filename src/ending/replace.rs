@@ -5,8 +5,8 @@
 //! 2. At the end the files of an earlier export are moved aside into that folder, and the new files take their places.
 //! 3. The folder is removed, and with it the files that were moved aside.
 //!
-//! A failure in step 2 is undone. If a signal ends the process first, another process undoes it ([`super::remove`]);
-//! if the process was killed, the next export does.
+//! A failure in step 2 is undone. If a signal ends the process before that, another process undoes the step
+//! ([`super::remove`]). If the process was killed, the next export undoes it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -43,7 +43,7 @@ pub struct Target {
 
 impl Target {
     /// Checks that `path` can be written, before anything is computed. With `force`, an existing export is replaced;
-    /// `read` tells its files from other files.
+    /// `read` reads its manifest, which tells its files from other files.
     ///
     /// # Errors
     /// [`Error::Output`] if the directory cannot be written, or if it is not empty and `force` is not set.
@@ -120,7 +120,7 @@ impl Target {
         }
     }
 
-    /// Checks that the directory exists in which the target would be made.
+    /// Checks that the parent directory of the target exists.
     fn check_parent(&self) -> Result<()> {
         let found = match fs::metadata(self.parent()) {
             Ok(metadata) if metadata.is_dir() => return Ok(()),
@@ -175,7 +175,7 @@ impl Target {
             });
             return moved.map(|()| self.path.clone());
         };
-        // The export may be another one than at the check.
+        // The directory may have another export now than at the check.
         let earlier = self.earlier()?;
         let staging = Folder::open(files.folder()).map_err(|error| failed(&error))?;
         let exchanged = files.exchange(|| {
@@ -231,7 +231,7 @@ fn remove_empty(folder: &Folder, name: &str) {
 /// Undoes an exchange that another process left half done in the temporary folder at `left`.
 ///
 /// # Errors
-/// If that fails: some of the earlier files are in `left`.
+/// If that fails. Some of the earlier files are then still in `left`.
 pub fn take_back_left(left: &Path) -> io::Result<()> {
     match left.parent() {
         Some(parent) => take_back_from(&Folder::open(parent)?, left),
@@ -240,7 +240,7 @@ pub fn take_back_left(left: &Path) -> io::Result<()> {
 }
 
 fn take_back_from(folder: &Folder, left: &Path) -> io::Result<()> {
-    // A link would lead elsewhere.
+    // `enter` does not follow a link, which would lead elsewhere.
     let staging = folder.enter(left.file_name().and_then(|name| name.to_str()).unwrap_or_default())?;
     staging.map_or(Ok(()), |staging| take_back(folder, &staging))
 }

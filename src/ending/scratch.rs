@@ -1,6 +1,6 @@
-//! Temporary folders. A folder is removed when it is dropped. If a signal ends the process, all of its folders are
-//! removed. A process that was killed leaves its folders; the next folder that is made in the same place removes them.
-//! [`super::remove`] does the removal.
+//! Temporary folders. A folder is removed when its [`Scratch`] is dropped. If a signal ends the process, all of its
+//! folders are removed. A process that was killed leaves its folders; the next folder that is made in the same place
+//! removes them. [`super::remove`] does the removal.
 //!
 //! ```text
 //! .llama-trace-KIND-XXXXXX/lock     locked while the process runs
@@ -27,7 +27,8 @@ static THERE: Mutex<Vec<There>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 struct There {
     folder: PathBuf,
-    /// The lock, held by this process. If another process can lock it, this one is gone. `None` before the lock exists.
+    /// The lock, held by this process. If another process can lock it, this process is gone. `None` before the lock
+    /// exists.
     lock: Option<File>,
     /// Whether an exchange with another place is in progress.
     half_done: bool,
@@ -40,7 +41,7 @@ impl There {
     }
 }
 
-/// A folder that exists until this is dropped.
+/// A temporary folder that exists until this value is dropped.
 #[derive(Debug)]
 pub struct Scratch {
     folder: PathBuf,
@@ -58,7 +59,7 @@ impl Scratch {
             let folder =
                 tempfile::Builder::new().prefix(&prefix(kind)).tempdir_in(parent).map_err(without_path)?;
             let new = There { folder: folder.path().to_owned(), lock: None, half_done: false };
-            // No allocation while this is locked: an ending for lack of memory locks it too.
+            // No memory may be allocated while the list is locked: the cleanup after a failed allocation locks it too.
             room_for_one();
             there().push(new);
             let lock = match File::create_new(folder.path().join(LOCK)) {
@@ -124,7 +125,7 @@ impl Drop for Scratch {
         if self.kept {
             return;
         }
-        // An ending by a signal takes the folders that it has removed off the list.
+        // If a signal ends the process, the folders that were removed are no longer in the list.
         let found = there().iter().find(|there| there.folder == self.folder).map(There::lock);
         // The next run removes what cannot be removed now.
         if let Some(lock) = found {
@@ -137,8 +138,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes the folders of `kind` in `parent` whose process is gone. `look` sees each of them first; if it fails, the
-/// folder stays.
+/// Removes the folders of `kind` in `parent` whose process is gone. Each of them is first passed to `look`; if `look`
+/// fails, the folder stays.
 ///
 /// Removes only real folders with a name of this form, of the current user, with a lock that no process holds. On a
 /// file system without locks, removes nothing.
@@ -195,8 +196,8 @@ fn is_mine(_: &fs::Metadata) -> bool {
     true
 }
 
-/// Removes all existing folders, or hands them over to another process: this one ends, and their owners will not drop
-/// them.
+/// Removes all existing folders, or hands them over to another process. This process is ending, so the owners of the
+/// folders will not drop them.
 pub(super) fn remove_all() {
     const PATIENCE: Duration = Duration::from_secs(5);
     let started = Instant::now();

@@ -21,7 +21,7 @@ use llama_trace_core::error::Error;
 
 /// The time that work has to stop by itself.
 const GRACE: Duration = Duration::from_millis(300);
-/// The longest time of an ending.
+/// The longest time that the end of the process may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest time to write the last message: a terminal may be stopped, a pipe full, the machine busy.
 const SAYING: Duration = Duration::from_secs(2);
@@ -69,13 +69,13 @@ fn share_arenas() {
 #[cfg(target_vendor = "apple")]
 const SI_USER: i32 = 0x10001;
 
-/// Whether the terminal sent it for a key.
+/// Returns whether the terminal sent the signal because of a key.
 fn is_key(info: &libc::siginfo_t) -> bool {
     if cfg!(target_os = "linux") { info.si_code > 0 } else { info.si_code != SI_USER }
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: a zeroed action is valid. Without a new action, the call only writes the present one there.
+    // SAFETY: a zeroed action is valid. Without a new action, the call only writes the current action to `action`.
     let action = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         (libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0).then_some(action)
@@ -85,7 +85,7 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Stops the process as SIGTSTP does, with the terminal restored for the shell.
 fn suspend() {
-    // If it cannot be stopped, it goes on.
+    // If the process cannot be stopped, it goes on.
     let stop = || drop(low_level::emulate_default_handler(SIGTSTP));
     match terminal::taken() {
         Some(Taken::Screen) => SUSPENDED.store(true, Ordering::SeqCst),

@@ -1,4 +1,4 @@
-//! Changes of the terminal by this process, and their restoration from any thread or a signal handler. Restoration
+//! Notes what this process changes in the terminal, and restores it from any thread or a signal handler. Restoring
 //! writes constant bytes and takes no locks.
 
 use std::sync::OnceLock;
@@ -15,30 +15,30 @@ pub const SCREEN: &[u8] =
 /// Restores what the line editor changed: ends bracketed paste, and the current line.
 const EDITOR: &[u8] = b"\x1b[0m\x1b[?2004l\x1b[?25h\r\n";
 
-/// How the terminal is taken.
+/// The part of the program that has taken the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// By the viewer.
+    /// The viewer.
     Screen = 1,
-    /// By the line editor of a chat.
+    /// The line editor of a chat.
     Editor = 2,
 }
 
-/// How its screen is taken: 0, or a [`Taken`].
+/// The [`Taken`] that has the terminal, as a number; 0 if it is not taken.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// Whether a thread is writing to it, or giving it back.
+/// Whether a thread is writing to the screen, or giving it back.
 static WRITING: AtomicBool = AtomicBool::new(false);
 /// How long to wait for that thread.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Whether its settings may have been changed.
+/// Whether the settings of the terminal may have been changed.
 static CHANGED: AtomicBool = AtomicBool::new(false);
-/// Its original settings.
+/// The original settings of the terminal.
 static SETTINGS: OnceLock<Termios> = OnceLock::new();
 
 /// Stores the settings, before anything changes them.
 pub(super) fn remember() {
     if let Ok(settings) = termios::tcgetattr(stdin()) {
-        // The first ones are the original ones.
+        // Only the first call stores them: they are the original settings.
         let _ = SETTINGS.set(settings);
     }
 }
@@ -102,7 +102,7 @@ pub(super) fn restore_settings() {
     }
 }
 
-/// Gives the terminal back while `stopped` runs. The editor takes it again, as after every stop.
+/// Gives the terminal back while `stopped` runs. The editor then takes it again, as after every stop.
 pub(super) fn without_editor(stopped: impl FnOnce()) {
     restore_screen();
     restore_settings();
@@ -111,7 +111,7 @@ pub(super) fn without_editor(stopped: impl FnOnce()) {
 }
 
 fn write(bytes: &[u8]) {
-    // A failed write has no terminal to restore.
+    // If the write fails, there is no terminal to restore.
     let _ = rustix::io::write(stdout(), bytes);
 }
 

@@ -1,6 +1,7 @@
 //! The model: the operations of the devices, the forward pass built from them, and text generation.
 //!
-//! It knows nothing about the terminal. To it, a viewer is only a probe, which it asks for the stages to record.
+//! This crate knows nothing about the terminal. A viewer is only a probe to it: the crate asks the probe which stages
+//! to record.
 
 pub mod backend;
 pub mod generate;

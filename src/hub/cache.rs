@@ -19,7 +19,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_formats::files::{itself, read_text};
 
-/// The most bytes of a file with a commit's id, which has 40.
+/// The most bytes of a file with the id of a commit. An id has 40.
 const MAX_REF: u64 = 1 << 10;
 
 /// The part of the cache that belongs to one repository.
@@ -91,8 +91,8 @@ impl Cache {
         let _ = fs::create_dir_all(&folder).and_then(|()| File::create_new(folder.join(file)));
     }
 
-    /// Waits for the exclusive lock of a blob, and holds it until the file is dropped. Returns `None` on a file system
-    /// without locks: downloads are checked in any case.
+    /// Locks a blob exclusively until the returned file is dropped. Calls `wait` before it waits for another process.
+    /// Returns `None` on a file system without locks: downloads are checked in any case.
     pub(super) fn lock(&self, etag: &str, wait: impl FnOnce()) -> Result<Option<File>> {
         let path = self.locks.join(format!("{etag}.lock"));
         let file = fs::create_dir_all(&self.locks)
@@ -115,7 +115,7 @@ impl Cache {
         }
     }
 
-    /// Links the blob as a file of the commit. `fresh` is set if no other commit can have it yet.
+    /// Links the blob as a file of the commit. `fresh` is set if no other commit can use the blob yet.
     pub(super) fn link(&self, commit: &str, file: &str, etag: &str, fresh: bool) -> Result<()> {
         let pointer = self.snapshot(commit).join(file);
         // One folder up for each folder of the file's path, and two for snapshots/COMMIT.

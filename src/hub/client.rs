@@ -23,7 +23,7 @@ use llama_trace_core::stop;
 /// The most bytes of a list of files. 100,000 files would fit.
 const MAX_LISTING: u64 = 16 << 20;
 const MAX_REDIRECTS: usize = 8;
-/// Retries of a request if the server is busy or fails.
+/// The number of retries of a request if the server is busy or fails.
 const RETRIES: u32 = 2;
 /// The longest pause that a server may request. For a longer one, the user gets an error.
 const MAX_PAUSE: u64 = 30;
@@ -133,16 +133,16 @@ impl<'s> Client<'s> {
         let info: Info = serde_json::from_slice(&bytes)
             .map_err(|error| Failure::Strange(format!("no list of files: {error}")))?;
         if !is_commit(&info.sha) {
-            return Err(Failure::Strange(format!("`{}` for a commit", info.sha)));
+            return Err(Failure::Strange(format!("`{}` as the id of a commit", info.sha)));
         }
         let files = info.siblings.into_iter().map(|sibling| sibling.rfilename).filter(|name| is_safe(name));
         let mut seen = HashSet::new();
-        // A name that is there twice is one file.
+        // A name that is listed twice is one file.
         let files = files.filter(|name| seen.insert(name.clone()));
         Ok(Listing { commit: info.sha, files: files.collect() })
     }
 
-    /// Wraps a body, and fails if the server sends too little for too long.
+    /// Wraps a body in a reader that fails if the server sends too little for too long.
     fn paced(&self, body: Body) -> Paced<BodyReader<'static>> {
         Paced::new(body.into_reader(), self.settings.patience)
     }
@@ -162,10 +162,10 @@ impl<'s> Client<'s> {
             None => (text(headers, "etag"), text(headers, "content-length")),
         };
         let etag = etag.unwrap_or_default().trim_start_matches("W/").trim_matches('"');
-        // It becomes a file's name.
+        // The ETag becomes the name of a file.
         let plain = etag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
         if etag.is_empty() || etag.len() > 128 || !plain {
-            return Err(Failure::Strange(format!("`{etag}` for the ETag of {file}")));
+            return Err(Failure::Strange(format!("`{etag}` as the ETag of {file}")));
         }
         let Some(size) = size.and_then(|size| size.parse().ok()) else {
             return Err(Failure::Strange(format!("no size for {file}")));

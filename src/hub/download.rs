@@ -15,7 +15,8 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_formats::files::itself;
 
-/// The most attempts in a row without progress: after a broken connection, or a range that the server does not have.
+/// The most attempts in a row without progress. An attempt fails if the connection breaks, or if the server does not
+/// have the requested range.
 const ATTEMPTS: u32 = 4;
 const CHUNK: usize = 1 << 17;
 
@@ -49,15 +50,15 @@ impl Download<'_, '_> {
             fs::create_dir_all(folder).map_err(failed)?;
         }
         let mut partial = self.take_up(&path)?;
-        // The bytes of an earlier run may be damaged. Bytes of a download from the start are the hub's.
+        // Whether some bytes are from an earlier run. Those may be damaged; otherwise all bytes are from the hub.
         let mut inherited = partial.at > 0;
-        // The most bytes of any attempt. An attempt that starts again, or adds next to nothing, still counts as one
-        // without progress.
+        // `furthest` is the most bytes that any attempt has reached. An attempt that starts again, or adds almost
+        // nothing, counts as one without progress.
         let (mut attempts, mut furthest) = (0, partial.at);
         loop {
             watch.at(partial.at);
             if let Err(failure) = self.receive(&mut partial, &path, watch)? {
-                // The server does not have this range.
+                // Status 416: the server does not have this range.
                 let no_part = matches!(failure, Failure::Refused { status: 416, .. }) && partial.at > 0;
                 if !no_part && !matches!(failure, Failure::Unreachable(_)) {
                     return Err(refusal::report(&failure, self.client));
@@ -140,7 +141,8 @@ impl Download<'_, '_> {
         Ok(Partial { file, at: 0, context: self.meta.digest.as_ref().map(super::verify::Digest::begin) })
     }
 
-    /// Requests the missing bytes and writes them. The outer result is this machine's, the inner one the hub's.
+    /// Requests the missing bytes and writes them. The outer error is one of this machine, the inner error one of the
+    /// hub.
     fn receive(
         &self,
         partial: &mut Partial,
@@ -193,8 +195,8 @@ impl Download<'_, '_> {
     }
 }
 
-/// Returns whether a partial file can be resumed: it must be a regular file without other names. A link's target, or a
-/// file with another name too, may belong to another user.
+/// Returns whether a partial file can be resumed: it must be a regular file without other names. The target of a link,
+/// or a file with a second name, may belong to another user.
 fn is_ours(metadata: &fs::Metadata) -> bool {
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(metadata) > 1 {

@@ -44,7 +44,7 @@ pub(super) enum Weights {
 /// used.
 pub(super) fn small<'l>(listed: &'l [String], name: &Name, need: Need) -> Vec<&'l str> {
     if name.file.is_some() {
-        // A GGUF file is complete.
+        // A GGUF file needs no other files.
         return Vec::new();
     }
     let has = |name: &str| listed.iter().find(|listed| *listed == name).map(String::as_str);
@@ -68,7 +68,7 @@ pub(super) fn optional() -> impl Iterator<Item = &'static str> {
 /// Returns the weights among the files in `listed`.
 ///
 /// # Errors
-/// [`Error::Model`] if there are none in a supported format; it names the files that are there.
+/// [`Error::Model`] if there are none in a supported format; the message names the files that are there.
 pub(super) fn weights(listed: &[String], name: &Name) -> Result<Weights> {
     let all: HashSet<&str> = listed.iter().map(String::as_str).collect();
     let has = |name: &str| all.contains(name);
@@ -120,7 +120,7 @@ pub(super) fn tokenizer(folder: &Path) -> Option<std::path::PathBuf> {
     TOKENIZERS.iter().map(|name| folder.join(name)).find(|path| path.exists())
 }
 
-/// Returns all parts of a split GGUF file, by its name; only the file itself if it was not split.
+/// Returns the names of all parts of a split GGUF file from the name of one part; only `file` if it was not split.
 fn parts(file: &str) -> Vec<String> {
     let split = || {
         let stem = file.strip_suffix(".gguf")?;

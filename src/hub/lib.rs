@@ -49,7 +49,7 @@ const MAX_CONFIG: u64 = 1 << 20;
 pub trait Watch {
     /// The download of the file `name` of `size` bytes begins.
     fn begin(&mut self, name: &str, size: u64);
-    /// `bytes` bytes of the file are there.
+    /// `bytes` bytes of the file are downloaded.
     fn at(&mut self, bytes: u64);
     /// The download has ended.
     fn end(&mut self);
@@ -231,7 +231,8 @@ impl Fetch<'_, '_> {
                 (weights, file.starts_with("model.safetensors"))
             }
             Weights::Gguf(files) => (files, true),
-            // An archive has its directory at the end, and values everywhere: its headers cannot be separated.
+            // Meta's files are archives, with the directory at the end and values everywhere: the headers cannot be
+            // separated.
             Weights::Meta(files) => (files, false),
         };
         self.are_listed(&weights)?;

@@ -73,7 +73,8 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
             format!("check the name, or {log_in} again"),
         ),
         (401 | 404, _) => (
-            "there is no such path here, and no such repository on the hub, or it is private".to_owned(),
+            "there is no such path on this machine; the hub has no such repository, or it is private"
+                .to_owned(),
             "a path, or org/name[@revision]".to_owned(),
             format!("check the spelling; for a private repository {log_in}"),
         ),

@@ -11,7 +11,7 @@ use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver
 use ureq::unversioned::transport::NextTimeout;
 use ureq::unversioned::transport::time::Duration;
 
-/// [`DefaultResolver`] panics if no thread can be started; this one does not.
+/// A resolver with a time limit. Unlike [`DefaultResolver`], it does not panic if no thread can be started.
 #[derive(Debug, Default)]
 pub(super) struct Resolve;
 

@@ -22,7 +22,7 @@ pub struct Settings {
     pub ignore_config: Vec<String>,
 }
 
-/// The time limit of a silent server, if HF_HUB_DOWNLOAD_TIMEOUT does not set another number of seconds.
+/// The time limit for a silent server. HF_HUB_DOWNLOAD_TIMEOUT sets another number of seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The most bytes of a token's file.
 const MAX_TOKEN: u64 = 1 << 16;

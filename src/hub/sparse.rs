@@ -19,7 +19,7 @@ const FIRST: u64 = 1 << 18;
 /// The most bytes that are requested to find the end of a header.
 const MAX_HEADER: u64 = 64 << 20;
 
-/// A temporary folder, which is removed when this is dropped.
+/// A sparse copy in a temporary folder, which is removed when this value is dropped.
 #[derive(Debug)]
 pub struct SparseCopy {
     folder: Scratch,
@@ -47,8 +47,8 @@ impl SparseCopy {
             .map_err(|error| cannot_write(&error))
     }
 
-    /// Downloads the parts of a file of `size` bytes that describe it. The outer result is this machine's, the inner
-    /// one the hub's.
+    /// Downloads those parts of a weights file that describe it. The file has `size` bytes. The outer error is one of
+    /// this machine, the inner error one of the hub.
     pub(super) fn weights(
         &mut self,
         client: &Client<'_>,

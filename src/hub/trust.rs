@@ -6,7 +6,7 @@ use rustls::CertificateError;
 use ureq::tls::{Certificate, RootCerts};
 use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
 
-/// Returns the authorities, and the first error in reading this machine's.
+/// Returns the authorities, and the first error in reading those of this machine.
 pub(super) fn roots() -> (RootCerts, Option<String>) {
     let machine = rustls_native_certs::load_native_certs();
     let all = machine.certs.iter().chain(TLS_SERVER_ROOT_CERTS);

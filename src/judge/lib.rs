@@ -1,7 +1,7 @@
-//! Tests of correctness: a model against its references, and one run against another, which may be from another
+//! Tests of correctness: a model is compared with its references, and a run with another run, which may be from another
 //! runtime.
 //!
-//! It knows no command line.
+//! This crate knows nothing of the command line.
 
 pub mod capture;
 pub mod check;

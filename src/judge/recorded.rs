@@ -10,7 +10,6 @@ use crate::capture::Folder;
 use crate::diff::{About, Found, Traced};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Run, Site, Sizes, Values};
-use llama_trace_engine::backend::Backend;
 
 /// A recorded run, one of its sequences at a time.
 pub struct RecordedRun(Kind);
@@ -26,9 +25,9 @@ impl RecordedRun {
     ///
     /// # Errors
     /// [`Error::Model`](llama_trace_core::error::Error::Model) if it cannot be read.
-    pub fn open<B: Backend + 'static>(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
         Ok(Self(if path.is_file() {
-            Kind::Trace(Box::new(TraceRun::open::<B>(path)?))
+            Kind::Trace(Box::new(TraceRun::open(path)?))
         } else {
             Kind::Folder(Box::new(Folder::open(path)?))
         }))

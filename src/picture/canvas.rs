@@ -47,7 +47,7 @@ pub(super) enum Drawn {
 
 /// A rectangle.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "png"), expect(dead_code, reason = "pixels are what reads it"))]
+#[cfg_attr(not(feature = "png"), expect(dead_code, reason = "only the PNG format reads it"))]
 pub(super) struct Filled {
     pub(super) corner: (f32, f32),
     pub(super) size: (f32, f32),
@@ -57,7 +57,7 @@ pub(super) struct Filled {
 
 /// A text as an SVG element, and its vertical range in units from the top.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "png"), expect(dead_code, reason = "pixels are what reads it"))]
+#[cfg_attr(not(feature = "png"), expect(dead_code, reason = "only the PNG format reads it"))]
 pub(super) struct Line {
     pub(super) rows: (f32, f32),
     pub(super) element: String,

@@ -50,7 +50,7 @@ impl Format {
     /// The same format, if this build can write it.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it was built without it.
+    /// [`Error::Usage`] if this build cannot write the format.
     pub fn built(self) -> Result<Self> {
         if self == Self::Png {
             png::built()?;

@@ -1,4 +1,4 @@
-//! Colours and style of a screen's cell without a terminal.
+//! The colours and the style of a cell of a screen, without a terminal.
 
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
@@ -106,7 +106,8 @@ pub(super) fn number(color: Color) -> u8 {
     (0..).zip(NAMES).find(|(_, name)| *name == color).map_or(7, |(number, _)| number)
 }
 
-/// Returns a colour of the 256-colour palette: the 16, a cube of 6 levels, and 24 greys.
+/// Returns a colour of the 256-colour palette: the 16 colours of `table`, a cube with 6 levels on each side, and 24
+/// greys.
 fn indexed(index: u8, table: &[Rgb; 16]) -> Rgb {
     const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     let level = |index: u8| LEVELS[usize::from(index % 6)];

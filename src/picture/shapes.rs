@@ -18,7 +18,7 @@ fn part(x: f32, y: f32, width: f32, height: f32) -> Part {
     Part { x, y, width, height, opacity: 1.0 }
 }
 
-/// Returns the rectangles of `symbol`; `None` if it is not such a character.
+/// Returns the rectangles of `symbol`; `None` if it is not drawn as rectangles.
 pub(super) fn of(symbol: &str) -> Option<Vec<Part>> {
     let mut chars = symbol.chars();
     let (c, None) = (chars.next()?, chars.next()) else { return None };
@@ -41,7 +41,7 @@ fn block(c: char) -> Option<Vec<Part>> {
         0x2594 => vec![part(0.0, 0.0, w, h / 8.0)],
         0x2595 => vec![part(w * 7.0 / 8.0, 0.0, w / 8.0, h)],
         0x2596..=0x259f => {
-            // Upper left, upper right, lower left, lower right.
+            // The bits, highest first: upper left, upper right, lower left, lower right.
             const QUARTERS: [u8; 10] =
                 [0b0010, 0b0001, 0b1000, 0b1011, 0b1001, 0b1110, 0b1101, 0b0100, 0b0110, 0b0111];
             let quarters = QUARTERS[(code - 0x2596) as usize];

@@ -18,8 +18,8 @@ struct Text {
     text: String,
 }
 
-/// Draws a screen, `in_pixels` or as an SVG file. In pixels, a character that the font lacks is a box with its code
-/// point. A reader of SVG may have it in other fonts.
+/// Draws a screen, `in_pixels` or as an SVG file. In pixels, a character that is not in the font becomes a box with its
+/// code point. In SVG it stays text: the reader's fonts may have it.
 pub(super) fn draw(screen: &Buffer, paper: Paper, in_pixels: bool) -> Canvas {
     let area = screen.area;
     let (width, height) = (f32::from(area.width) * CELL.0, f32::from(area.height) * CELL.1);

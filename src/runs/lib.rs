@@ -1,6 +1,6 @@
-//! Runs that a viewer can query: of a live model, recorded ones, and those in a trace file.
+//! Runs that a viewer can query: runs of a live model, and runs that were recorded in a trace file or a folder.
 //!
-//! It knows no screen. A viewer asks a source for frames.
+//! Nothing here draws on a screen. A viewer asks a source for frames.
 
 pub mod record;
 pub mod replay;

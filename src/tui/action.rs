@@ -135,7 +135,7 @@ pub enum Action {
     Quit,
     /// Ends the program, with any popup open.
     Leave,
-    /// The name of a key without a binding.
+    /// A key without a binding, by its name. The viewer shows a message.
     Unbound(String),
     /// A character typed into the go-to line.
     Type(char),
@@ -281,7 +281,7 @@ bindings! {
     Tensor End [k(KeyCode::End), c('$')] 0 "" "last column (in a list: the bottom)";
     Tensor Explain [k(KeyCode::Enter)] 7 "why" "explain where the number under the cursor comes from; in the explanation: go to the chosen operand";
     Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number where you pressed Enter (if there is none: previous step)";
-    Tensor Compare [c('c')] 0 "" "compare with the previous place: another head, layer, pass, sequence or run; /compare h=2 (t=3, L0, p0, xq) names another place; the difference is that of the cell under the cursor, and both have the same colour scale";
+    Tensor Compare [c('c')] 0 "" "compare with the previous place: another head, layer, pass, sequence or run; /compare h=2 (t=3, L0, p0, xq) names another place; shows the difference of the cell under the cursor; both tensors have the same colour scale";
     Tensor Subtract [c('d')] 0 "" "in a comparison: show the difference as a heatmap (or as numbers) instead of the second tensor, and back";
     Tensor NextDifference [c('D')] 0 "" "the next stage that differs, at its cell of largest error (in `diff A B --tui`; `i` shows the verdict)";
     Tensor LargestInRow [c('*')] 0 "" "the largest value of the row (not the value furthest from 0)";
@@ -306,7 +306,7 @@ bindings! {
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
     Program Draw [c('S')] 0 "" "draw this screen into an .svg file in the current folder";
     Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen; type to search it, Esc or ? closes it";
-    Program Close [k(KeyCode::Esc)] 0 "" "close an open panel, stop the computation (of the prompt: and quit), or go back to the tensor";
+    Program Close [k(KeyCode::Esc)] 0 "" "close an open panel, stop the computation (while the prompt is computed: and quit), or go back to the tensor";
     Program Again [c('r')] 0 "" "compute again after a stop";
     Program Redraw [ctrl(KeyCode::Char('l'))] 0 "" "draw the screen again";
     Program Suspend [ctrl(KeyCode::Char('z'))] 0 "" "suspend; `fg` comes back";

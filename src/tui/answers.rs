@@ -23,7 +23,7 @@ pub struct Answers {
     known: HashMap<Query, Known>,
     /// Spreads. They never change and are small, so they are never dropped.
     spreads: HashMap<Part, Spread>,
-    /// Texts of the tokens of the vocabulary that were seen.
+    /// Texts of the vocabulary's tokens that were fetched so far.
     texts: HashMap<u32, String>,
     pub(super) bins: BinCache,
 }
@@ -46,7 +46,7 @@ impl Answers {
                 Poll::Pending => Known::Pending,
                 Poll::Ready(Ok(answer)) => Known::Answered(answer),
                 Poll::Ready(Err(Error::Interrupted(_))) => {
-                    Known::Failed("It was stopped. r computes it.".to_owned())
+                    Known::Failed("It was stopped. r computes it again.".to_owned())
                 }
                 Poll::Ready(Err(error)) => Known::Failed(error.to_string()),
             };

@@ -108,7 +108,7 @@ impl App {
             sampler: SamplerTrial::default(),
             strip: StripValues::default(),
         };
-        // The pass predicts the token after its last one.
+        // The cursor starts at the last token: from this token, the pass predicts the next one.
         app.cursor.selected.set(Axis::Token, app.dims().tokens.saturating_sub(1));
         app
     }
@@ -269,7 +269,8 @@ impl App {
         if self.scale() == Scale::Slice { slice } else { Part::whole(slice.site) }
     }
 
-    /// The question which token is sampled after this pass, with `setting`, or else with the run's own setting.
+    /// The question for the token that is sampled after this pass: with `setting`, or with the run's own
+    /// setting if `setting` is none.
     pub fn draw_at(&self, setting: Option<Sampling>) -> DrawAt {
         let site = Site { layer: None, ..self.place.site() }.other(Stage::Sampled);
         DrawAt { site, setting }
@@ -277,7 +278,8 @@ impl App {
 
     /// The token of the vocabulary at `rank` in the list of the largest.
     pub fn ranked(&self, rank: usize) -> Option<u32> {
-        // In the nucleus, a picked token that the sampler cut has the row after the kept tokens.
+        // In the nucleus, a token that the user picked although the sampler cut it has the row after the kept
+        // tokens.
         let cut = self.kept().filter(|kept| rank == kept.positive).and_then(|_| self.picked_though_cut());
         cut.or_else(|| self.answers.order(self.part())?.ids.get(rank).copied())
     }

@@ -11,8 +11,8 @@ use super::input::Mode;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
 
-/// The branch that would begin here. Its token is the one that the sampler view samples, or outside of that view the
-/// token under the cursor. With `by_hand` it is the token under the cursor in the sampler view too.
+/// The branch that would begin here. In the sampler view, its token is the one that this view samples, or
+/// with `by_hand` the token under the cursor. In other views, it is always the token under the cursor.
 fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
     if app.outline.recorded {
         return Err(all_recorded().to_string());
@@ -55,7 +55,7 @@ fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
     fork(u32::try_from(index[vocab]).unwrap_or_default(), None)
 }
 
-/// The branch that begins here. Without a token for it, shows a message and returns none.
+/// The branch that begins here. If there is no token for it, shows a message and returns none.
 pub(super) fn branch(app: &mut App, by_hand: bool) -> Option<Fork> {
     fork_here(app, by_hand).map_err(|wrong| app.say(wrong, true)).ok()
 }

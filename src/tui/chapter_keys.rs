@@ -28,7 +28,9 @@ pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
             Some(name) => format!("its stages exist only with --precision {name}"),
             None => match elsewhere(app, chapter) {
                 Some(path) => {
-                    format!("none of its stages is in this pass; /{path} goes to one, C opens it there")
+                    format!(
+                        "none of its stages is in this pass; /{path} goes to one, where C opens the chapter"
+                    )
                 }
                 None => "none of its stages is in this pass".to_owned(),
             },
@@ -61,7 +63,7 @@ pub(super) fn toggle_answers(app: &mut App) {
     }
 }
 
-/// The first stage of `chapter`, in the first pass that has a stage of it: "p1/xq".
+/// The first stage of `chapter` in the first pass that has one of the chapter's stages: "p1/xq".
 fn elsewhere(app: &App, chapter: &Chapter) -> Option<String> {
     let sizes = app.outline.card.sizes();
     let all = app.outline.passes.iter().flat_map(|pass| chapter.steps().map(move |step| (pass.dims, step)));

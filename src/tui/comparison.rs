@@ -34,7 +34,8 @@ impl Pinned {
     }
 }
 
-/// State of the comparison. The second tensor has its own viewer, `App::other`, and that viewer has such a state too.
+/// State of the comparison. The second tensor has its own viewer, `App::other`, which has its own
+/// `Comparison`.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     pub(super) with: Option<ComparedWith>,
@@ -48,7 +49,8 @@ pub(super) struct Comparison {
     pub(super) shared_span: Option<(bool, f64)>,
     /// The verdict of `diff` on the two runs.
     pub(super) verdict: Option<Verdict>,
-    /// Whether another run or sequence was shown before. If the shown one has no pass yet, Esc goes back to that one.
+    /// Whether another run or sequence was shown before. If the current one has no pass yet, Esc goes back to
+    /// the previous one.
     pub(super) has_previous: bool,
 }
 

@@ -46,7 +46,7 @@ pub(super) fn subtract(app: &mut App) {
     if step.axes() != there.axes() || !Heatmap.fits(step) {
         let name = step.name();
         let words = format!(
-            "{name} has no heatmap, so there is none of the difference: the line above has one number"
+            "{name} has no heatmap to subtract here; the line above has the difference of one number"
         );
         return app.say(words, false);
     }
@@ -62,8 +62,8 @@ fn begin(app: &mut App, with: ComparedWith) {
     app.panels.focus = Focus::Tensor;
 }
 
-/// The pinned coordinates of the other spot of this step that was visited last: those that differ from the current
-/// spot.
+/// The pinned coordinates for a comparison with the spot of this step that was visited last. Only the
+/// coordinates that differ from the current spot are pinned.
 fn shown_before(app: &App) -> Option<Pinned> {
     let before = app.history.last_on_step(app.place)?;
     let (here, there) = (app.place, before.place);
@@ -90,7 +90,7 @@ pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
     let address = Address::parse(&if bare { format!("[{text}]") } else { text.to_owned() })?;
     let elsewhere = address.run.is_some() || address.sequence.is_some_and(|it| it != app.outline.sequence);
     if elsewhere {
-        return Err("go to that sequence or run first (/s1), then c compares with the one before".to_owned());
+        return Err("go to that sequence or run first (/s1), then c compares it with this one".to_owned());
     }
     let spot = goto::find(app, &address)?;
     let step = match address.subject {
@@ -106,7 +106,7 @@ pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
     };
     let itself = spot.place == app.place && spot.index.iter().all(here);
     if itself {
-        return Err(format!("{text} is the shown place: name another one"));
+        return Err(format!("{text} is the place on the screen: name another place"));
     }
     let pinned = Pinned { pass: address.pass, layer: address.layer, step, index: spot.index };
     begin(app, ComparedWith::Pinned(pinned));

@@ -15,11 +15,11 @@ use super::text;
 pub struct Completion {
     /// The completed line.
     pub text: String,
-    /// A note beside it: the text of a token, or nothing.
+    /// A note next to the line: the text of a token, or nothing.
     pub what: String,
 }
 
-/// Rank of a match: 0 is the name itself.
+/// Rank of a match. The best rank is 0: the letters are the whole name.
 type Rank = u8;
 
 /// Maximum number of offered tokens. A longer list would be no help in choosing.
@@ -176,7 +176,7 @@ fn tokens(app: &App, part: &str) -> Vec<(Rank, usize)> {
     fits.take(TOKENS).collect()
 }
 
-/// The address of a step with the wanted layer, pass, head and token; none if it has no such index.
+/// The address of a step with the wanted layer, pass, head and token; none if the step has no such index.
 fn place(
     app: &App,
     before: &str,

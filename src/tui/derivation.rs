@@ -1,4 +1,5 @@
-//! State of the derivation: the explained number, the chosen operand, and the trail of Enter.
+//! State of the derivation: the explained number, the chosen operand, and the trail of numbers that Enter
+//! went through.
 
 use llama_trace_core::trace::Address;
 use llama_trace_core::trace::explanation::ExplanationAt;
@@ -10,7 +11,7 @@ pub struct Derivation {
     pub trail: Vec<TrailEntry>,
     /// The weight that Enter went to; none while the derivation explains the number under the cursor.
     pub weight: Option<Address>,
-    /// The chosen term and its operand; none for the default, the operand that leads back the furthest.
+    /// The chosen term and its operand; none for the default operand.
     pub chosen: Option<(usize, usize)>,
     /// The first line on the screen.
     pub line: usize,

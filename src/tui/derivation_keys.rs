@@ -24,7 +24,8 @@ pub(super) fn enter(app: &mut App) {
                 Ok(spot) => goto::go(app, &spot),
                 Err(wrong) => app.say(wrong, true),
             }
-            // A view that maps other stages would show its map again, so a view of values is chosen.
+            // If the target has the same view, this view would not show the number. So a view of values is
+            // chosen.
             if app.view().name() == before {
                 app.choose_view(ViewNames::default().plain);
             }

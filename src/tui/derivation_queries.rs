@@ -47,7 +47,7 @@ impl App {
         self.answers.get(&self.derivation.as_ref()?.of?)
     }
 
-    /// The chosen term and operand; by default the operand that leads back the furthest.
+    /// The chosen term and operand; by default the first operand that the run computed.
     pub fn chosen_operand(&self) -> Option<(usize, usize)> {
         let explanation = self.explanation()?.ok()?;
         let exists = |&(term, operand): &(usize, usize)| {

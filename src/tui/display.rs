@@ -28,7 +28,7 @@ impl Default for Display {
     }
 }
 
-/// Names of the chosen views: of a vocabulary, and of all other steps.
+/// Names of the chosen views: for steps over the vocabulary, and for all other steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ViewNames {
     pub(super) plain: &'static str,

@@ -27,7 +27,7 @@ pub(super) fn fail(app: &mut App, text: impl Into<String>) {
     report(app, Report::Message { text: text.into(), failure: true });
 }
 
-/// Requests one more pass of `source`. Once the pass is there, the viewer goes to the same step of it.
+/// Requests one more pass of `source`. Once the pass is there, the viewer goes to the same step of this pass.
 pub fn advance(app: &mut App, source: &mut dyn Source) {
     match source.advance() {
         Ok(()) => report(app, Report::PassRequested),
@@ -108,7 +108,7 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
         Ok(true) => show(app, runs, Some(address.clone())),
         Ok(false) => {
             let wrong = match runs.only_sequence(run) {
-                Some(only) if count > 1 => format!("{run} is a branch of sequence {only} alone"),
+                Some(only) if count > 1 => format!("{run} is a branch and has only sequence {only}"),
                 _ => goto::no_sequence(runs.of(run, 0).outline(), sequence),
             };
             fail(app, wrong);
@@ -137,7 +137,7 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
 pub fn save_marks(app: &mut App) {
     let mut marks = app.marks().clone();
     let saved = marks.save();
-    // Marks that could not be written are still to be written.
+    // After a failure, `marks` still lists the changed letters, so that the next save writes them.
     report(app, Report::Marks(marks));
     if let Err(error) = saved {
         fail(app, error.to_string());

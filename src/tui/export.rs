@@ -35,7 +35,7 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
     Error::output("the stage cannot be exported")
         .in_file(path)
         .found(error)
-        .next("start in a folder of yours")
+        .next("start in a folder that you may write to")
 }
 
 /// Creates a file in `folder` that is named after an address: `p0_L1_softmax.npy`. If that file exists, the name is
@@ -155,7 +155,7 @@ pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Sav
     let Some(tensor) = app.tensor() else {
         match app.shown() {
             Shown::Failed(reason) => fail(app, reason),
-            _ => say(app, "there is nothing to export yet: it is being computed"),
+            _ => say(app, "there is nothing to export yet: the values are being computed"),
         }
         return None;
     };
@@ -177,7 +177,7 @@ pub fn continue_saving(app: &mut App, source: &mut dyn Source, saving: Option<Sa
             say(app, format!("writing {}: {} %; Esc stops", saving.site(), saving.percent()));
             return Some(saving);
         }
-        Err(Error::Interrupted(_)) => say(app, "the export was stopped; e begins again"),
+        Err(Error::Interrupted(_)) => say(app, "the export was stopped; e starts it again"),
         Err(error) => fail(app, error.to_string()),
     }
     None

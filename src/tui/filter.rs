@@ -37,7 +37,7 @@ impl Filter {
     pub fn words(self) -> String {
         let number = text::full(self.like);
         match real(self.like) {
-            own if own.is_nan() => "no number".to_owned(),
+            own if own.is_nan() => "not a number".to_owned(),
             0.0 => "exactly 0".to_owned(),
             own if own.is_infinite() => number,
             own if own < 0.0 => format!("{number} or less"),
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(takes(1.0), (vec![4, 5, 6], "1 or more".into()));
         assert_eq!(takes(-1.0), (vec![0, 1, 2], "-1 or less".into()));
         assert_eq!(takes(0.0), (vec![3], "exactly 0".into()));
-        assert_eq!(takes(f32::NAN), (vec![7], "no number".into()));
+        assert_eq!(takes(f32::NAN), (vec![7], "not a number".into()));
         assert_eq!(takes(f32::NEG_INFINITY), (vec![0], "-inf".into()));
     }
 }

@@ -27,7 +27,7 @@ pub struct Piece {
     rank: u8,
 }
 
-/// Number of columns that a value keeps as long as any other piece can shrink.
+/// Number of columns to which all values of a rank shrink before one of them shrinks further.
 const LEGIBLE: usize = 6;
 
 impl Piece {

@@ -58,8 +58,10 @@ impl GotoLine {
         let text: String = self.text.chars().chain(kept).collect();
         let (count, most) = (text.chars().count(), longest(&text));
         if count > most {
-            let other = if of_prompt { "; --prompt-file takes a longer one at the start" } else { "" };
-            return Err(format!("what was pasted is too long: {count} characters of at most {most}{other}"));
+            let other = if of_prompt { "; for a longer prompt, start with --prompt-file" } else { "" };
+            return Err(format!(
+                "the pasted text is too long: {count} characters, at most {most} are allowed{other}"
+            ));
         }
         (self.text, self.chosen) = (text, None);
         Ok(())
@@ -179,7 +181,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
         return match prompt.trim() {
             // The empty text, quoted as in a shell.
             "\"\"" => Ok(Target::Begin(NewRun::Prompt(String::new()))),
-            "" => Err("type the text after it: prompt Once upon a time".into()),
+            "" => Err("type a text after the word prompt: prompt Once upon a time".into()),
             _ => Ok(Target::Begin(NewRun::Prompt(prompt.to_owned()))),
         };
     }
@@ -347,7 +349,7 @@ fn no_head(app: &App, head: usize) -> String {
         Some(axis) => {
             format!("there is no {} {head}: 0 to {}", axis.name(), sizes.axis(*axis, app.dims()).max(1) - 1)
         }
-        None => format!("{} has no heads; name a stage that has, as in softmax h{head}", step.name()),
+        None => format!("{} has no heads; name a stage with heads, as in softmax h{head}", step.name()),
     }
 }
 
@@ -407,7 +409,7 @@ pub(super) fn go(app: &mut App, target: &Spot) {
         search_keys::leave_hidden_key(app);
     }
     if target.index.iter().any(|(axis, _)| *axis == Axis::Vocab) {
-        // The list that is sorted by size has no row for an id.
+        // In the list that is sorted by size, the row of an id is not known.
         app.choose_view(if target.place.step.axes().len() == 1 { "list" } else { "numbers" });
     }
 }

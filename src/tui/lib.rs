@@ -9,10 +9,10 @@
 //!  view ◀────────────  App  ◀─ sync ─ answers of the source
 //! ```
 //!
-//! An [`user_event::Event`] becomes an [`action::Action`]. [`update::update`] changes the [`app::App`] and returns an
-//! effect. The loop executes the effect, and [`effects`] reports the result back to `update`. [`view`] draws the app
-//! and changes nothing. Each part of the state is in a file named after it (`cursor`, `display`, `search`, …). The
-//! handlers of keys that need the whole app are in the files `…_keys`.
+//! A [`user_event::Event`] becomes an [`action::Action`]. [`update::update`] changes the [`app::App`] and
+//! returns an effect. The loop executes the effect, and [`effects`] reports the result back to `update`.
+//! [`view`] draws the app and changes nothing. Each part of the state is in a file named after it (`cursor`,
+//! `display`, `search`, …). The handlers of keys that need the whole app are in the files `…_keys`.
 //!
 //! The feature `native` adds the terminal, files, and the loop ([`run`]). Without it, a front end passes in events and
 //! draws the app on its own screen.

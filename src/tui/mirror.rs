@@ -133,7 +133,7 @@ fn common_offsets(app: &App, other: &App) -> ((usize, usize), (usize, usize)) {
     let apart = |one: usize, other: usize, seen: usize| one.abs_diff(other) >= seen.max(1);
     let rows = here.rows_seen().min(there.rows_seen());
     let columns = here.columns_seen().min(there.columns_seen());
-    // If the second tensor has no such index, it leaves the same rows empty.
+    // If the second tensor does not have the index of this cursor, it leaves the same rows empty.
     let both = !other.comparison.out_of_range;
     if both && (apart(here.cursor.0, there.cursor.0, rows) || apart(here.cursor.1, there.cursor.1, columns)) {
         return (here.follow(offset), there.follow(offset));

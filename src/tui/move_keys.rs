@@ -55,7 +55,7 @@ pub(super) fn layer(app: &mut App, by: isize) {
         }
         None => {
             let end = if by > 0 { "last" } else { "first" };
-            app.say(format!("there is no layer beyond: layer {} is the {end}", end_layer(&walk, by)), false);
+            app.say(format!("layer {} is the {end} layer", end_layer(&walk, by)), false);
         }
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
     match there {
         Some(_) => {}
         None if count < 2 => {
-            app.say("there is one sequence only; give --prompt again for another", false);
+            app.say("there is only one sequence; to have two, give --prompt twice", false);
         }
         None if by > 0 => app.say("this is the last sequence", false),
         None => app.say("this is the first sequence", false),

@@ -1,5 +1,6 @@
-//! Colour scales: each palette has a scale around 0 and a scale from 0 upwards. Colour-blind eyes can distinguish the
-//! ends of a scale too, and a sign or a shade in the cell gives the same information without colour.
+//! Colour scales: each palette has a scale around 0 and a scale from 0 upwards. Colour-blind people can
+//! distinguish the ends of a scale too, and a sign or a shade in the cell gives the same information without
+//! colour.
 
 use ratatui::style::Color;
 

@@ -153,7 +153,8 @@ impl Walk {
         Place { run: self.run, sequence: self.sequence, pass: self.pass, layer, step }
     }
 
-    /// The number of `place`. If this pass does not have the step (a mask), the number of the step after it.
+    /// The number of `place`. If this pass does not have the step (for example a mask), the number of the
+    /// step after it.
     pub fn number(&self, place: Place) -> usize {
         let later = |steps: &[Step]| {
             let order = |step: Step| (step.stage(), matches!(step, Step::View(_)));

@@ -57,7 +57,7 @@ impl Runs {
         Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, starter: None }
     }
 
-    /// Adds a run. Its outline has its number.
+    /// Adds a run under the number in its outline.
     pub fn add(&mut self, source: Box<dyn Source>) {
         self.sources.push(source);
     }
@@ -179,8 +179,8 @@ impl Runs {
     /// Polls all sources. True if the shown source, or the one shown before it, has news.
     ///
     /// # Errors
-    /// The shown source's error, if it has no pass to show and never will. Errors of other sources wait until those are
-    /// shown.
+    /// The shown source's error, if it has no pass to show and never will. Errors of other sources are
+    /// returned once those sources are shown.
     pub fn poll(&mut self) -> Result<bool> {
         let (mut news, mut beside) = (Ok(false), false);
         for (at, source) in self.sources.iter_mut().enumerate() {

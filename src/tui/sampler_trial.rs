@@ -53,8 +53,8 @@ impl SamplerTrial {
         let now = self.setting.unwrap_or(own);
         let next = turned(now, own, self.knob, up);
         self.setting = (next != own).then_some(next);
-        let end = if up { "last" } else { "first" };
-        (next == now).then(|| format!("{} {} is the {end} step", self.knob.name(), self.knob.value(now)))
+        let end = if up { "largest" } else { "smallest" };
+        (next == now).then(|| format!("{} {} is the {end} value", self.knob.name(), self.knob.value(now)))
     }
 }
 

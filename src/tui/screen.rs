@@ -34,7 +34,7 @@ impl App {
         match (self.tensor(), self.answers.block(site, &self.needed())) {
             (Some(tensor), _) => Shown::Values(tensor),
             (None, Some(block)) => Shown::Failed(format!(
-                "{} came with the shape {:?}, which is not that of the table of stages",
+                "{} came with the shape {:?}, which is not the shape in the table of stages",
                 self.place.path(),
                 block.shape
             )),

@@ -153,9 +153,9 @@ impl App {
         match scan.goal {
             Goal::Largest(Some((_, index))) => self.put_cursor(&index, &shape),
             Goal::Largest(None) => {
-                // If there is no largest value, attention has no key to open at either.
+                // Without a largest value, attention has no key to open at, so the cursor stays where it is.
                 self.cursor.keeps_key = true;
-                self.say("there is no number here", false);
+                self.say("there is no number here: every value is NaN", false);
             }
             Goal::Matches(matches) => {
                 let (all, words) = (shape.iter().product::<usize>(), matches.filter.words());

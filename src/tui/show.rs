@@ -150,7 +150,8 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
             wait = Duration::ZERO;
             let Some(action) = action_of(app, event) else { continue };
             dirty = true;
-            // Between two blocks of an export the source is idle.
+            // Esc stops an export. Between two blocks the source is idle, so `update` would not return
+            // `Effect::Stop`.
             let stops = saving.is_some() && action == Action::Close && *app.mode() == Mode::Walk;
             let source = runs.source();
             match if stops { Effect::Stop } else { update(app, action) } {
@@ -174,7 +175,7 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
                         let source = runs.of(site.run, site.sequence);
                         source.stop();
                         source.cancel(&Query::Block(saving.site(), saving.next()));
-                        effects::say(app, "the export was stopped, and its file removed; e begins again");
+                        effects::say(app, "the export was stopped, and its file removed; e starts it again");
                     }
                 }
                 Effect::Advance => effects::advance(app, source),

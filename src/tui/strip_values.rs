@@ -1,6 +1,6 @@
 //! Kinds of values that the token strip shows beside the tokens.
 
-/// The values behind the tokens of the strip.
+/// The values that the token strip shows after its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StripValues {
     /// No values.

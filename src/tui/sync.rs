@@ -10,7 +10,8 @@ use super::open;
 use super::place::Walk;
 use super::search_keys;
 
-/// Maximum rounds of questions before the screen is drawn. The answers of a round can lead to further questions.
+/// Maximum number of rounds of questions before the screen is drawn. The answers of a round can lead to
+/// further questions.
 const ROUNDS: usize = 4;
 
 /// The message while the requested pass runs.

@@ -1,5 +1,5 @@
-//! The guard of the terminal. It restores the terminal at the end of the viewer, at a panic, and when a signal asks the
-//! program to stop. Only this module uses crossterm.
+//! The guard of the terminal. It restores the terminal at the end of the viewer, at a panic, and when a
+//! signal asks the program to stop. In the viewer, only this module uses crossterm.
 
 mod canvas;
 mod keys;
@@ -92,8 +92,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Takes the terminal again after a signal that cannot be caught stopped the process. What the shell did with the
-    /// terminal meanwhile is unknown.
+    /// Takes the terminal again after a signal that cannot be caught stopped the process. It is unknown what
+    /// the shell did with the terminal meanwhile.
     ///
     /// # Errors
     /// [`Error::Terminal`] if the terminal cannot be taken again.

@@ -239,7 +239,7 @@ impl Theme {
         let rgb = self.rgb(share, span);
         let on = |color: Color, (r, g, b): Rgb| {
             let text = if palette::is_light((r, g, b)) { Color::Black } else { Color::White };
-            // The colour shows the size of the value, and the sign shows the end of the scale.
+            // The colour shows the size of the value. The sign tells values below 0 from values above 0.
             let fill = match fill {
                 ZERO => ZERO,
                 _ if !span.positive && value < 0.0 => "- ",

@@ -204,7 +204,8 @@ fn say_pace(app: &mut App) {
     }
 }
 
-/// Maximum characters of a pasted text that the help screen is searched for. No line of the help screen is as long.
+/// Maximum number of characters of a pasted text that the help screen is searched for. No line of the help
+/// screen is as long.
 const MOST_WANTED: usize = 80;
 
 /// Handles a key in the help screen, whose first line is `line` and which is filtered by `wanted`.
@@ -394,14 +395,14 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::LargestInRow => search_keys::largest_in_row(app),
         Action::LargestOfAll => search_keys::largest_of_all(app),
         Action::Mark => {
-            app.say("a letter marks this place; Esc leaves it", false);
+            app.say("press a letter to mark this place; Esc cancels", false);
             app.input.mode = Mode::Mark;
         }
         Action::Return if app.marks.all.is_empty() => {
             app.say("no place is marked yet: m and a letter marks one", false);
         }
         Action::Return => {
-            app.say(format!("which one? {}", app.marks.list()), false);
+            app.say(format!("which mark? {}", app.marks.list()), false);
             app.input.mode = Mode::Return;
         }
         Action::Zoom => app.panels.zoomed = !app.panels.zoomed,
@@ -410,7 +411,10 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             let before = Panels::new(app).notes;
             app.panels.notes_folded = !app.panels.notes_folded;
             if before.is_none() && Panels::new(app).notes.is_none() {
-                app.say("the notes do not fit next to the tensor: i shows them instead of it", false);
+                app.say(
+                    "the notes do not fit next to the tensor: i shows them in place of the tensor",
+                    false,
+                );
             }
         }
         Action::Filter if search_keys::toggle_filter(app) => search_keys::next_match(app, 0),
@@ -516,7 +520,7 @@ fn mark(app: &mut App, action: &Action) -> Effect {
                         if was.words.is_empty() { "" } else { "; its note is a comment in the file now" };
                     format!("{letter} was moved from {} to {address}{note}", was.address)
                 }
-                _ => format!("{letter} is {address}; ' and {letter} returns to it"),
+                _ => format!("{letter} marks {address}; ' and {letter} returns to it"),
             };
             let stays = was.filter(|was| is_here(app, was));
             app.marks.set(letter, stays.unwrap_or(Mark { address, words: String::new() }));
@@ -670,7 +674,7 @@ fn cycle_strip(app: &mut App) {
         StripValues::Nothing => app.say("the token strip shows only the tokens", false),
         carries => {
             let name = carries.name();
-            app.say(format!("the token strip shows {name}; the mark after a token belongs to it"), false);
+            app.say(format!("the token strip shows {name}; each mark belongs to the token before it"), false);
         }
     }
 }

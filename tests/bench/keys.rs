@@ -10,7 +10,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use llama_trace::backend::cpu::Cpu;
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::config::{ModelConfig, Pairing, Precision};
 use llama_trace::record::about::Fingerprint;
@@ -149,7 +148,7 @@ fn main() {
     let path = folder.path().join("8b.trace");
     record(&path);
     let trace = Arc::new(Trace::open(&path).unwrap());
-    let mut source = Recorded::<Cpu>::new(trace, None, None, MEMORY).open(Run::ITSELF, 0).unwrap();
+    let mut source = Recorded::new(trace, None, None, MEMORY).open(Run::ITSELF, 0).unwrap();
     let mut app = App::new(source.outline().clone(), Theme::new(Depth::True), SIZE).with_chapters(CHAPTERS);
     let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -43,10 +43,10 @@ impl Default for Run {
     }
 }
 
-/// The text before an address.
+/// A number, shape or code span in the text, with the address in the comment after it.
 #[derive(Debug)]
 pub(crate) struct Tagged {
-    /// Its range in the text. The range of a code span excludes the backticks.
+    /// Range in the text. The range of a code span excludes the backticks.
     pub(crate) at: Range<usize>,
     pub(crate) address: String,
 }
@@ -54,9 +54,9 @@ pub(crate) struct Tagged {
 /// A fenced block with commands.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// The expected exit code of its commands.
+    /// The expected exit code of the commands.
     pub(crate) exit: i32,
-    /// The head of heads.json at which its commands open.
+    /// The entry of heads.json with the head at which the commands open.
     pub(crate) heads: Option<String>,
     pub(crate) commands: Vec<Command>,
 }
@@ -253,7 +253,7 @@ impl Note {
     }
 }
 
-/// Returns whether `offset` is inside a fenced block, so the number of fences before it is odd.
+/// Returns whether `offset` is inside a fenced block: the number of fences before it is odd.
 fn in_fence(text: &str, offset: usize) -> bool {
     text[..offset].lines().filter(|line| line.starts_with("```")).count() % 2 == 1
 }

@@ -38,7 +38,7 @@ fn texts() -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn every_picture_is_what_its_command_draws() {
+fn every_picture_is_the_output_of_its_command() {
     let (mut drawn, mut wrong) = (BTreeSet::new(), Vec::new());
     let bless = std::env::var_os("LLAMA_TRACE_BLESS").is_some_and(|value| value == "1");
     for (path, text) in texts() {
@@ -60,10 +60,10 @@ fn every_picture_is_what_its_command_draws() {
             drawn.insert(name);
         }
     }
-    assert!(drawn.len() >= 2, "there are pictures: {drawn:?}");
+    assert!(drawn.len() >= 2, "only these pictures were found: {drawn:?}");
     let there = fs::read_dir(root().join("chapters/pictures")).unwrap();
     let there: BTreeSet<_> = there.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(there, drawn, "no picture that nobody shows");
+    assert_eq!(there, drawn, "every picture is shown in a chapter or in README");
     crate::assert_none(&wrong);
 }
 

@@ -1,10 +1,10 @@
 //! Checks that the outputs and screens in README and in the manual under `chapters/reference/` are those of the
 //! program.
 //!
-//! Under ```` ```console ````, the lines below a command are its output. A line `…` stands for any lines, and a time is
-//! written as `… µs`. A block under `<!-- screen 112x31 -->` is the screen of that size that the command before it
-//! opens, without colours. `· t: pass 1 (decode)` types `t` and waits for the text after the colon (`⏎` is the Enter
-//! key). `LLAMA_TRACE_BLESS=1` updates the screens, and the outputs without `…`.
+//! In a block ```` ```console ````, the lines below a command are its output. A line `…` stands for any lines, and a
+//! duration is written as `… µs`. A block under `<!-- screen 112x31 -->` is a screen of that size, without colours: the
+//! command before it opens this screen. `· t: pass 1 (decode)` types `t` and waits for the text after the colon (`⏎` is
+//! the Enter key). `LLAMA_TRACE_BLESS=1` updates the screens, and the outputs without `…`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -47,7 +47,7 @@ impl Window {
             let (typed, awaited) = part.split_once(": ").unwrap();
             (typed.replace('⏎', "\r"), awaited.trim().to_owned())
         };
-        // The screen has an address with its value as soon as the values have arrived.
+        // Waits first until the values have arrived: then the screen has an address with its value.
         let keys = std::iter::once((String::new(), "] = ".into())).chain(parts.map(key));
         Self { columns_rows: (columns.parse().unwrap(), rows.parse().unwrap()), keys: keys.collect() }
     }
@@ -92,7 +92,7 @@ fn shown(text: &str) -> Vec<Shown> {
     all
 }
 
-/// Replaces each time in the text by `… µs`, as README and the manual write it.
+/// Replaces each duration in the text by `… µs`, as README and the manual write it.
 fn masked(text: &str) -> String {
     let times = regex::Regex::new(r"\d+(\.\d+)? µs").unwrap();
     times.replace_all(text, "… µs").into_owned()
@@ -102,7 +102,7 @@ fn lines(text: &str) -> Vec<&str> {
     text.lines().map(str::trim_end).collect()
 }
 
-/// Returns the errors in the outputs that a text shows.
+/// Returns the difference between an output that the text shows and the output of the program, if there is one.
 fn wrong(text: &str, shown: &Shown) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let expected = &text[shown.at.clone()];
@@ -154,7 +154,7 @@ fn blessed(text: &str) -> String {
 }
 
 #[test]
-fn readme_and_the_manual_show_what_the_program_shows() {
+fn outputs_in_readme_and_the_manual_are_those_of_the_program() {
     let (mut screens, mut outputs, mut errors) = (0, 0, Vec::new());
     for (path, mut text) in texts() {
         if std::env::var_os("LLAMA_TRACE_BLESS").is_some_and(|value| value == "1") {
@@ -166,12 +166,15 @@ fn readme_and_the_manual_show_what_the_program_shows() {
             errors.extend(wrong(&text, &shown).map(|error| format!("{}: {error}", path.display())));
         }
     }
-    assert!(screens >= 2 && outputs >= 10, "they show {screens} screens and {outputs} outputs");
+    assert!(
+        screens >= 2 && outputs >= 10,
+        "README and the manual show only {screens} screens and {outputs} outputs"
+    );
     crate::assert_none(&errors);
 }
 
 #[test]
-fn the_manual_is_its_folder_and_links_lead_somewhere() {
+fn every_page_of_the_manual_is_listed_and_every_link_is_valid() {
     let files: BTreeSet<_> = texts().iter().map(|(path, _)| path.file_stem().unwrap().to_owned()).collect();
     let pages = MANUAL.iter().map(|page| page.slug).chain(["README"]).map(Into::into);
     assert_eq!(files, pages.collect::<BTreeSet<std::ffi::OsString>>());
@@ -190,7 +193,7 @@ fn the_manual_is_its_folder_and_links_lead_somewhere() {
 }
 
 #[test]
-fn a_readme_that_shows_something_else_is_found() {
+fn a_wrong_output_in_a_readme_is_found() {
     let told = |text: &str| shown(text).iter().filter_map(|shown| wrong(text, shown)).collect::<String>();
     let version = format!("llama-trace {}", env!("CARGO_PKG_VERSION"));
     let console = |output: &str| format!("# x\n\n```console\n$ llama-trace --version\n{output}\n```\n");
@@ -245,7 +248,7 @@ fn commands(text: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn every_command_of_readme_and_the_manual_is_one_that_the_program_takes() {
+fn the_program_accepts_every_command_in_readme_and_the_manual() {
     let commands: Vec<_> = texts().iter().flat_map(|(_, text)| commands(text)).collect();
     assert!(commands.len() > 80, "{}", commands.len());
     let folder = tempfile::tempdir().unwrap();
@@ -267,7 +270,7 @@ fn every_command_of_readme_and_the_manual_is_one_that_the_program_takes() {
 }
 
 #[test]
-fn the_manual_names_every_known_mistake_and_readme_the_rust_that_the_manifest_wants() {
+fn the_manual_lists_every_known_mistake_and_readme_has_the_rust_version() {
     let [readme, mistakes] = ["README.md", "chapters/reference/mistakes.md"]
         .map(|path| std::fs::read_to_string(root().join(path)).unwrap());
     let table = mistakes.split("| name | the mistake |\n|---|---|\n").nth(1).unwrap();

@@ -40,7 +40,7 @@ pub(crate) fn print(words: &[String], folder: &Path) -> (i32, String) {
 }
 
 /// Runs a command that opens the viewer, waits until the viewer shows the place in the options, and quits. Returns the
-/// exit code. A command that ends by itself is not kept waiting.
+/// exit code. If the command ends by itself, the function returns at once.
 ///
 /// # Errors
 /// The last screen, if the place never appears.

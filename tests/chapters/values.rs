@@ -27,7 +27,7 @@ type Frames = HashMap<Site, Frame>;
 
 /// The built-in model in every precision, and every requested run.
 pub(crate) struct World {
-    models: HashMap<&'static str, Model<Cpu>>,
+    models: HashMap<&'static str, Model>,
     tokenizer: Box<dyn Tokenizer>,
     heads: Json,
     runs: HashMap<Run, Arc<Frames>>,
@@ -45,7 +45,7 @@ impl World {
         Self { models: precisions.map(load).into(), tokenizer, heads, runs: HashMap::new() }
     }
 
-    fn model(&self, run: &Run) -> &Model<Cpu> {
+    fn model(&self, run: &Run) -> &Model {
         &self.models[&*run.precision]
     }
 
@@ -121,7 +121,7 @@ fn sampling(words: &[String]) -> Result<Sampling> {
     Ok(sampling)
 }
 
-fn evaluate(world: &World, model: &Model<Cpu>, frames: &Frames, address: &str) -> Result<Value> {
+fn evaluate(world: &World, model: &Model, frames: &Frames, address: &str) -> Result<Value> {
     let mut reader = Reader { world, model, frames, rest: address.trim() };
     let value = reader.sum()?;
     if reader.rest.is_empty() { Ok(value) } else { Err(format!("`{}` is left over", reader.rest)) }
@@ -130,7 +130,7 @@ fn evaluate(world: &World, model: &Model<Cpu>, frames: &Frames, address: &str) -
 /// Evaluates an expression from left to right.
 struct Reader<'a> {
     world: &'a World,
-    model: &'a Model<Cpu>,
+    model: &'a Model,
     frames: &'a Frames,
     rest: &'a str,
 }

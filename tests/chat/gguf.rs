@@ -18,7 +18,7 @@ fn model(folder: &Path, texts: &[(&str, &str)], lists: &[(&str, &[&str])]) -> st
     }
     let count = u64::from_le_bytes(*file[16..].first_chunk().unwrap());
     let mut keys = keys.keys;
-    // The data after the metadata stays at multiples of 32.
+    // Pads the metadata, because the data after it must stay at a multiple of 32 bytes.
     let length = keys.concat().len();
     let filler = gguf_build::Build::new().text("filler", "").keys.concat().len();
     let spaces = (length + filler).next_multiple_of(32) - length - filler;
@@ -34,7 +34,7 @@ const MAIN: &str = "tokenizer.chat_template";
 const NAMES: &str = "tokenizer.chat_templates";
 
 #[test]
-fn the_template_inside_makes_the_prompt() {
+fn the_template_in_the_file_makes_the_prompt() {
     let folder = tempfile::tempdir().unwrap();
     let own = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}";
     let model = model(folder.path(), &[(MAIN, own)], &[]);
@@ -48,7 +48,7 @@ fn the_template_inside_makes_the_prompt() {
 }
 
 #[test]
-fn of_named_templates_the_default_is_taken() {
+fn the_default_is_chosen_among_named_templates() {
     let folder = tempfile::tempdir().unwrap();
     let raise = |text: &str| format!("{{{{ raise_exception('{text} ' + bos_token + eos_token) }}}}");
     let refusal = |texts: &[(&str, &str)], lists: &[(&str, &[&str])], code: i32| {
@@ -69,7 +69,7 @@ fn of_named_templates_the_default_is_taken() {
     assert!(text.contains("has no chat format"), "{text}");
     assert!(refusal(&[(MAIN, "{% for")], &[], 3).contains("cannot be read"));
 
-    // The advice in every message about templates also works for a GGUF file.
+    // A chat_template.jinja next to the file, as the messages about templates advise, also works for a GGUF file.
     fs::write(folder.path().join("chat_template.jinja"), raise("beside")).unwrap();
     let text = refusal(&[(MAIN, &main)], &[], 4);
     assert!(text.contains("beside <s></s>") && text.contains("chat_template.jinja"), "{text}");

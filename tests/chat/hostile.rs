@@ -7,8 +7,8 @@ use std::process::Output;
 use super::common::{fixture, stderr, stdout};
 use super::{SOFTMAX, answers, bare_model, chat, chat_with};
 
-/// Templates that need unlimited stack, memory or time, and would end the process: a value that contains itself,
-/// endless syntax, and texts and lists of any size from a few bytes.
+/// Templates that need unlimited stack, memory or time, and would end the process. They have a value that contains
+/// itself, endless syntax, or a few bytes that make texts and lists of any size.
 fn hostile() -> Vec<(&'static str, String)> {
     let nested =
         |open: &str, close: &str, count| format!("{{{{ {}1{} }}}}", open.repeat(count), close.repeat(count));
@@ -70,7 +70,7 @@ fn with(folder: &Path, template: &str, lines: &str) -> Output {
 }
 
 #[test]
-fn no_template_ends_the_process_and_the_message_is_short() {
+fn no_template_ends_the_program_and_the_message_is_short() {
     let folder = bare_model();
     for (name, template) in hostile() {
         let output = with(folder.path(), &template, "x\n");
@@ -88,7 +88,7 @@ fn no_template_ends_the_process_and_the_message_is_short() {
 }
 
 #[test]
-fn a_chat_goes_on_after_a_line_that_the_template_cannot_take() {
+fn a_chat_goes_on_after_a_line_that_the_template_refuses() {
     let folder = bare_model();
     let own = fs::read_to_string(fixture("builtin/chat_template.jinja")).unwrap();
     for (expression, said) in [
@@ -109,9 +109,10 @@ fn a_chat_goes_on_after_a_line_that_the_template_cannot_take() {
     }
 }
 
-/// The program marks the names of special tokens before the template runs, and the marks make the line longer.
+/// Before the template runs, the program marks the names of special tokens in the line. These marks make the line
+/// longer.
 #[test]
-fn megabytes_of_special_tokens_are_a_line_that_is_too_long() {
+fn a_line_of_megabytes_of_special_tokens_is_too_long() {
     let line = "What does softmax do?\n";
     let eots = "<|eot_id|>".repeat((8 << 20) / 10);
     let longer = "x".repeat((8 << 20) + 10);
@@ -131,10 +132,10 @@ fn megabytes_of_special_tokens_are_a_line_that_is_too_long() {
 }
 
 #[test]
-fn the_process_that_renders_is_no_part_of_the_command_line() {
+fn the_rendering_process_is_not_in_the_help() {
     let help = super::common::llama_trace(["--help"]);
     assert!(!stdout(&help).contains("render"), "{}", stdout(&help));
-    // Without a request it answers nothing.
+    // Without a request on standard input, the process prints nothing.
     let output = super::common::llama_trace(["__render-chat-template"]);
     assert_eq!((stdout(&output), output.status.code()), (String::new(), Some(1)));
 }

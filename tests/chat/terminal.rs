@@ -77,7 +77,7 @@ impl Terminal {
 }
 
 #[test]
-fn ctrl_c_stops_the_answer_and_not_the_program() {
+fn ctrl_c_stops_only_the_answer() {
     // A model whose answers never end: no token ends a turn, and the context is huge.
     let folder = bare_model();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
@@ -120,10 +120,10 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     terminal.end();
 }
 
-/// The tracer samples the last token of an answer again, with the same random number, after all tokens that the model
-/// read.
+/// The model has not read the last token of an answer. The tracer samples this token again, with the same random
+/// number.
 #[test]
-fn the_tracer_draws_what_the_answer_ended_with() {
+fn the_tracer_samples_the_last_token_of_the_answer_again() {
     let mut terminal = Terminal::start(&["--temperature", "1", "-n", "6", "--seed", "2"]);
     let mut at = terminal.wait_for("> ", 0);
     for question in ["Tell me a story", "Another one"] {
@@ -149,7 +149,7 @@ fn the_tracer_draws_what_the_answer_ended_with() {
 }
 
 #[test]
-fn a_chat_in_a_terminal_says_how_it_is_left() {
+fn a_chat_in_a_terminal_says_how_to_leave() {
     let mut terminal = Terminal::start(&[]);
     let at = terminal.wait_for("/help shows the commands", 0);
     let at = terminal.wait_for("> ", at);
@@ -170,9 +170,9 @@ impl Terminal {
     }
 }
 
-/// The line shows a byte that is not UTF-8. The byte ends neither the line nor the conversation.
+/// A byte that is not UTF-8 is shown in the line. It ends neither the line nor the conversation.
 #[test]
-fn a_byte_that_is_no_text_stays_in_its_line_typed_or_pasted() {
+fn an_invalid_byte_stays_in_its_line_if_typed_or_pasted() {
     let mut terminal = Terminal::start(&["-n", "3"]);
     let mut at = terminal.wait_for("> ", 0);
     // Latin-1, a truncated character, a byte that begins no character in any encoding; then the same bytes in pastes.
@@ -195,10 +195,10 @@ fn a_byte_that_is_no_text_stays_in_its_line_typed_or_pasted() {
     terminal.end();
 }
 
-/// The number of bytes drawn for a long text depends on the size of the screen, and not on the number of pieces in
-/// which the text arrives.
+/// The number of bytes that are written to draw a long text depends on the size of the screen. It does not depend on
+/// the number of pieces in which the text arrives.
 #[test]
-fn a_long_text_typed_without_marks_of_a_paste_is_not_drawn_for_each_of_its_pieces() {
+fn a_long_text_without_paste_marks_is_not_drawn_for_each_piece() {
     let mut terminal = Terminal::start(&[]);
     let at = terminal.wait_for("> ", 0);
     let text = "many words without an end ".repeat(8_000);

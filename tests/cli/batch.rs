@@ -1,4 +1,4 @@
-//! Several prompts: their texts, their JSON and their files, errors before anything runs, and the output of an
+//! Several prompts: the texts, the JSON and the files of a run, errors before anything runs, and the output of an
 //! interrupted run.
 
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ fn with_file(name: &str, bytes: &[u8], args: &[&str]) -> Output {
 }
 
 #[test]
-fn texts_come_whole_in_the_order_of_their_prompts_as_each_is_alone() {
+fn texts_are_printed_whole_and_in_order_with_the_bits_of_single_runs() {
     let drawing = ["-n", "25", "--temperature", "1", "--seed", "5"];
     let text = ok(&llama_trace([&options()[..], &drawing].concat()));
     let alone = |i: usize, prompt: &str| {
@@ -40,15 +40,15 @@ fn texts_come_whole_in_the_order_of_their_prompts_as_each_is_alone() {
     let expected: String = PROMPTS.iter().enumerate().map(|(i, prompt)| alone(i, prompt)).collect();
     assert_eq!(text, expected);
     let first = ok(&llama_trace([&["--prompt", PROMPT], &drawing[..]].concat()));
-    assert!(text.starts_with(&format!("== s0 ==\n{first}\n")), "one prompt is stream 0");
+    assert!(text.starts_with(&format!("== s0 ==\n{first}\n")), "the first prompt has stream 0");
     let second = ok(&llama_trace([&["--prompt", PROMPT, "--stream", "1"], &drawing[..]].concat()));
-    assert_ne!(first, second, "each stream draws by itself");
+    assert_ne!(first, second, "two streams have different random numbers");
     let nothing = ok(&llama_trace([&options()[..], &["-n", "0"]].concat()));
     assert_eq!(nothing, format!("== s0 ==\n{PROMPT}\n== s1 ==\nThe dog\n== s2 ==\n\n"));
 }
 
 #[test]
-fn a_line_of_json_has_the_prompt_its_text_its_ids_and_why_it_ended() {
+fn a_line_of_json_has_prompt_text_ids_and_reason_of_the_end() {
     let lines = |output: &Output| -> Vec<Value> {
         ok(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
@@ -85,16 +85,20 @@ fn a_line_of_json_has_the_prompt_its_text_its_ids_and_why_it_ended() {
 }
 
 #[test]
-fn a_file_has_a_prompt_a_line_and_empty_lines_are_none() {
+fn a_file_has_one_prompt_per_line_and_blank_lines_are_skipped() {
     let text = format!("\r\n{PROMPT}\r\n\n   \t\nThe dog");
     let expected = ok(&llama_trace(["--prompt", PROMPT, "--prompt", "The dog", "-n", "6"]));
     assert_eq!(ok(&with_file("prompts.txt", text.as_bytes(), &["-n", "6"])), expected);
     let one = ok(&with_file("prompts.txt", format!("\n{PROMPT}\n").as_bytes(), &["-n", "6"]));
-    assert_eq!(one, ok(&llama_trace(["--prompt", PROMPT, "-n", "6"])), "a file with one is one prompt");
+    assert_eq!(
+        one,
+        ok(&llama_trace(["--prompt", PROMPT, "-n", "6"])),
+        "a file with one prompt behaves like --prompt"
+    );
     let (_folder, path) = file("prompts.txt", text.as_bytes());
     let piped = command(["--prompts", "-", "-n", "6"]).stdin(fs::File::open(path).unwrap()).output().unwrap();
     assert_eq!(ok(&piped), expected);
-    // A line that looks like JSON is still a text.
+    // In a .txt file, a line that looks like JSON is still a text.
     let line = with_file("prompts.txt", br#"{"prompt": "x"}"#, &["-n", "0"]);
     assert_eq!(ok(&line), r#"{"prompt": "x"}"#);
 }
@@ -140,7 +144,7 @@ fn a_bad_line_is_refused_with_its_number_before_anything_runs() {
 }
 
 #[test]
-fn what_does_not_go_together_is_a_wrong_option() {
+fn options_that_exclude_each_other_are_refused() {
     let (_folder, path) = file("a.txt", b"x");
     let path = path.to_str().unwrap();
     for other in [["--prompt", "x"], ["--prompt-file", "x"], ["--ids", "1"]] {
@@ -155,7 +159,7 @@ fn what_does_not_go_together_is_a_wrong_option() {
 }
 
 #[test]
-fn an_export_of_several_has_a_folder_for_each_with_the_files_that_each_has_alone() {
+fn an_export_of_several_prompts_has_the_files_of_each_single_export() {
     let folder = tempfile::tempdir().unwrap();
     let out = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let drawing = ["-n", "3", "--temperature", "1", "--seed", "9"];
@@ -172,7 +176,7 @@ fn an_export_of_several_has_a_folder_for_each_with_the_files_that_each_has_alone
         ok(&llama_trace(one.iter().map(String::as_str).chain(drawing)));
         let text = fs::read(folder.path().join(&name).join("manifest.json")).unwrap();
         let alone = Manifest::read(&text).unwrap();
-        assert_eq!(alone.prompts, [], "one prompt's manifest is as it was");
+        assert_eq!(alone.prompts, [], "the manifest of a single prompt has no field prompts");
         for file in &alone.files {
             let (one, of_all) = (file.file.as_str(), format!("s{number}/{}", file.file));
             let bytes = |path: PathBuf| fs::read(path).unwrap();
@@ -199,7 +203,7 @@ fn an_export_of_several_has_a_folder_for_each_with_the_files_that_each_has_alone
 }
 
 #[test]
-fn an_export_of_several_replaces_its_own_files_only() {
+fn an_export_of_several_prompts_replaces_only_its_own_files() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     let run = |more: &[&str]| {
@@ -221,7 +225,7 @@ fn an_export_of_several_replaces_its_own_files_only() {
 }
 
 #[test]
-fn a_log_of_several_says_whose_each_line_is() {
+fn a_log_of_several_prompts_names_the_sequence_in_each_line() {
     let args = ["log", "--prompt", PROMPT, "--prompt", "The dog", "-n", "2", "--stage", "xq,logits"];
     let text = ok(&llama_trace([&args[..], &["--layer", "0", "--values"]].concat()));
     for expected in [
@@ -251,7 +255,7 @@ fn a_log_of_several_says_whose_each_line_is() {
 }
 
 #[test]
-fn a_choice_of_what_no_prompt_has_is_refused() {
+fn a_pass_or_layer_that_no_prompt_has_is_refused() {
     let args = ["log", "--prompt", "a", "--prompt", PROMPT, "-n", "2"];
     for (option, what) in [(["--pass", "2"], "there is no pass"), (["--layer", "9"], "there is no layer")] {
         let output = llama_trace(args.iter().chain(&option));
@@ -261,7 +265,7 @@ fn a_choice_of_what_no_prompt_has_is_refused() {
 }
 
 #[test]
-fn memory_that_no_machine_has_is_said_before_the_first_pass() {
+fn too_large_a_cache_is_refused_before_the_first_pass() {
     let model = models::golden("gqa", |_| {});
     models::edit_json(&model.path().join("config.json"), |config| {
         config["max_position_embeddings"] = 2_000_000_000_u64.into();
@@ -283,7 +287,7 @@ fn memory_that_no_machine_has_is_said_before_the_first_pass() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupted_run_has_printed_what_was_finished() {
+fn an_interrupted_run_prints_the_finished_texts() {
     use std::io::{BufRead, BufReader, Read};
     let folder = tempfile::tempdir().unwrap();
     models::zeros(folder.path(), [4, 512, 2048, 8, 300]);
@@ -311,7 +315,7 @@ fn an_interrupted_run_has_printed_what_was_finished() {
 
 /// Some editors begin a UTF-8 file with a byte-order mark, which is not part of the text.
 #[test]
-fn a_mark_at_the_beginning_of_a_file_is_no_text() {
+fn a_byte_order_mark_is_not_part_of_the_text() {
     let folder = tempfile::tempdir().unwrap();
     let [plain, marked] = ["plain.txt", "marked.txt"].map(|name| folder.path().join(name));
     fs::write(&plain, "a\nb").unwrap();

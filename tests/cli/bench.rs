@@ -6,7 +6,7 @@ use super::common::llama_trace;
 use super::ok;
 
 #[test]
-fn a_benchmark_reports_every_figure_beside_the_machines_limits() {
+fn a_benchmark_reports_every_figure_and_the_limits_of_the_machine() {
     let args = ["bench", "--prompt-tokens", "4,8", "--gen", "3", "--threads", "1", "--stages"];
     let more = ["--batch", "1,3", "--format", "json"];
     let report: Value = serde_json::from_str(&ok(&llama_trace(args.iter().chain(&more)))).unwrap();

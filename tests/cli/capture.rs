@@ -15,7 +15,7 @@ fn folders() -> (TempDir, String, String) {
     folders_of("2")
 }
 
-/// The same with an export that sampled this many tokens.
+/// Returns the same folders, but the export sampled this many tokens.
 fn folders_of(tokens: &str) -> (TempDir, String, String) {
     let folder = TempDir::new().unwrap();
     let (a, b) = (folder.path().join("a"), folder.path().join("b"));
@@ -62,7 +62,7 @@ fn write(folder: &str, file: &str, values: &ArrayD<f32>) {
 }
 
 #[test]
-fn what_transformers_ran_agrees_with_us_within_the_measured_tolerance_either_way() {
+fn a_captured_run_of_transformers_agrees_as_a_and_as_b() {
     let (_folder, a, b) = folders();
     for pair in [[&*a, &*b], [&*b, &*a]] {
         let (code, report) = diff(&pair);
@@ -77,9 +77,9 @@ fn what_transformers_ran_agrees_with_us_within_the_measured_tolerance_either_way
 }
 
 #[test]
-fn what_is_broken_in_a_captured_folder_is_found_at_its_address_and_named() {
+fn a_mistake_in_a_captured_folder_is_found_and_named() {
     let (_folder, a, b) = folders();
-    // RoPE rotates neighbouring pairs, in the captured second layer.
+    // In the second layer of the captured run, RoPE rotates neighbouring pairs.
     let angles = ["cos", "sin"].map(|part| values(&b, &format!("pass_000/rope_{part}.npy")));
     let x = values(&b, "pass_000/layer_01/xq.npy");
     let mut wrong = x.clone();
@@ -95,7 +95,7 @@ fn what_is_broken_in_a_captured_folder_is_found_at_its_address_and_named() {
     assert_eq!(code, 1);
     assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/L1/xq_rope["), "{report}");
     assert_eq!(report["diagnosis"][0]["name"], "rope_pairing", "{report}");
-    // A different setting is a cause that is reported before any stage.
+    // A different setting in the configuration is reported as the cause, before any stage.
     let file = Path::new(&b).join("capture.toml");
     let text = fs::read_to_string(&file).unwrap().replace("rope_theta = 2000.0", "rope_theta = 10000.0");
     fs::write(&file, text).unwrap();
@@ -105,12 +105,12 @@ fn what_is_broken_in_a_captured_folder_is_found_at_its_address_and_named() {
 }
 
 #[test]
-fn a_folder_that_lies_otherwise_is_read_by_its_map() {
+fn a_map_reads_a_folder_with_another_layout() {
     let (_folder, a, b) = folders();
     let at = |layer: usize, stage: &str| format!("pass_000/layer_{layer:02}/{stage}.npy");
     for layer in 0..3 {
-        // Heads first, with a batch axis; queries, keys and values in one tensor; neighbouring pairs; a residual before
-        // its sum; a norm before its weight.
+        // Heads come first, with a batch axis. Queries, keys and values are in one tensor. RoPE's pairs are neighbours.
+        // A residual stream lacks the last sum, and a norm lacks its weight.
         let turned = values(&b, &at(layer, "xq_rope")).into_shape_with_order(vec![6, 4, 8]).unwrap();
         let turned = turned.permuted_axes(vec![1, 0, 2]).insert_axis(Axis(0));
         write(&b, &format!("own/0.{layer}.turned.npy"), &turned);
@@ -149,9 +149,9 @@ ffn_norm = { file = 'own/{pass}.{layer}.norm.npy', times = 'own/{pass}.{layer}.w
     let missing: Vec<_> = report["missing"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(missing.iter().all(|site| site.starts_with("p1/") || !site.contains("xk_rope")), "{missing:?}");
     assert!(missing.contains(&"p1/L0/xq") && !missing.contains(&"p0/L1/ffn_residual"), "{missing:?}");
-    // Each file belongs to a stage: as it is, as a part, or as a factor.
+    // The report names no file without a stage. Each file is a whole stage, a part of one, or a factor of one.
     assert!(!report["notes"].to_string().contains("to no stage"), "{report}");
-    // Each entry is needed. Without one, the stage is another one or is missing.
+    // Each entry of the map is needed. Without one, the values of the stage differ or the stage is missing.
     let wrong = map.replace(", pairs = 'neighbours_to_halves'", "");
     fs::write(&file, text.clone() + &wrong).unwrap();
     let (code, report) = diff(&[&a, &b]);
@@ -195,9 +195,10 @@ fn same(a: &str, b: &str) -> Value {
 }
 
 #[test]
-fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
+fn a_sequence_of_a_padded_batch_is_read_without_the_padding() {
     let (_folder, a, b) = folders();
-    // The second of a batch of two, with three rows of padding before its tokens and one after them.
+    // Makes the run the second sequence of a batch of two, with three rows of padding before its tokens and one after
+    // them.
     let tokens = |pass: usize| if pass == 0 { 6 } else { 1 };
     let padded = |values: &ArrayD<f32>, axis: usize, rows: usize| {
         let filled = |rows: usize| {
@@ -215,7 +216,7 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
             let other = ArrayD::from_elem(values.shape().to_vec(), -4.0_f32);
             write(&b, &file, &ndarray::concatenate(Axis(0), &[other.view(), values.view()]).unwrap());
         }
-        // If the prompt is padded, the keys of a later token have this padding before them too.
+        // The keys in `softmax` have the same padding as the queries.
         let file = format!("pass_000/layer_{layer:02}/softmax.npy");
         let values = padded(&padded(&values(&b, &file), 1, 6), 2, 6).insert_axis(Axis(0));
         write(&b, &file, &ndarray::concatenate(Axis(0), &[values.view(), values.view()]).unwrap());
@@ -226,7 +227,7 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
         let other = ArrayD::from_elem(values.shape().to_vec(), 0.5_f32);
         write(&b, &file, &ndarray::concatenate(Axis(0), &[other.view(), values.view()]).unwrap());
     }
-    assert_eq!(diff(&[&a, &b]).0, 1, "it is another shape");
+    assert_eq!(diff(&[&a, &b]).0, 1, "the padded files have another shape");
     let after = "tokens = [1, 5, 9, 13, 17, 21]\npadding = 3\npadding_after = 1\nbatch = 1";
     mapped(&b, |text| text.replace("tokens = [1, 5, 9, 13, 17, 21]", after));
     let report = same(&a, &b);
@@ -241,7 +242,7 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
 }
 
 #[test]
-fn padding_that_a_file_does_not_have_is_said() {
+fn padding_that_does_not_fit_a_file_is_reported() {
     for (more, said) in [
         ("padding = 2", "it has 6 rows, but 6 tokens with 2 rows of padding before and 0 after them make 8"),
         (
@@ -264,7 +265,7 @@ fn padding_that_a_file_does_not_have_is_said() {
 }
 
 #[test]
-fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
+fn files_of_16_bits_get_the_tolerance_of_their_precision() {
     let (_folder, a, b) = folders();
     for (kind, name) in [("<f2", "f16"), ("|V2", "bf16")] {
         let c = Path::new(&b).with_extension(name);
@@ -289,7 +290,7 @@ fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
                 fs::write(Path::new(&c).join(&file), bytes).unwrap();
             }
         }
-        // As float32, the difference would be too large.
+        // If the map states float32, the difference is too large.
         let (code, report) = diff(&[&a, &c]);
         assert_eq!(code, 1, "{report}");
         assert!(report["diagnosis"].to_string().contains("bf16_rounding") || name == "f16", "{report}");
@@ -299,9 +300,9 @@ fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
 }
 
 #[test]
-fn a_run_of_the_first_layers_alone_is_compared_as_far_as_it_goes() {
+fn a_run_of_only_the_first_layers_is_compared_up_to_there() {
     let (_folder, a, b) = folders();
-    // The values after the norm come from another model.
+    // Simulates a run that stopped after some layers: the stages after the layers have other values.
     for stage in ["final_norm", "logits"] {
         let file = format!("pass_000/{stage}.npy");
         write(&b, &file, &(values(&b, &file) * 3.0));
@@ -319,7 +320,7 @@ fn a_run_of_the_first_layers_alone_is_compared_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_was_captured_after_a_residual_was_added_is_read_without_it() {
+fn a_map_subtracts_a_residual_from_the_captured_values() {
     let (_folder, a, b) = folders();
     for pass in 0..2 {
         for layer in 0..3 {
@@ -343,7 +344,7 @@ fn what_was_captured_after_a_residual_was_added_is_read_without_it() {
 }
 
 #[test]
-fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
+fn odd_files_in_a_captured_folder_are_reported_without_a_crash() {
     let (folder, a, b) = folders();
     let (file, other) = ("pass_000/layer_01/ffn_up.npy", "pass_000/layer_00/ffn_up.npy");
     let (whole, before) = (values(&b, file), values(&b, other));
@@ -357,7 +358,7 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
     nan[[2, 3]] = f32::NAN;
     let mut infinite = whole.clone();
     infinite[[2, 3]] = f32::INFINITY;
-    // A header with a shape that is larger than the memory.
+    // The header claims a shape that is larger than the memory.
     let claims = |shape: &str| {
         let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
         [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), &[0; 64]].concat()
@@ -437,8 +438,8 @@ fn renamed(b: &str, own: &str) {
     for layer in 0..3 {
         let at = |stage: &str| values(b, &format!("pass_000/layer_{layer:02}/{stage}.npy"));
         let block = format!("blk{layer:02}");
-        // Heads first, with a batch axis; queries, keys and values in one tensor; neighbouring pairs; components before
-        // tokens.
+        // Heads come first, with a batch axis. Queries, keys and values are in one tensor. RoPE's pairs are neighbours.
+        // Components come before tokens.
         let turned = at("xq_rope").into_shape_with_order(vec![6, 4, 8]).unwrap();
         write(&format!("{block}/turned_q.npy"), &turned.permuted_axes(vec![1, 0, 2]).insert_axis(Axis(0)));
         let qkv = ["xq", "xk", "xv"].map(at);
@@ -480,7 +481,7 @@ fn suggested(a: &str, own: &str) -> String {
 }
 
 #[test]
-fn a_map_is_proposed_for_a_folder_of_other_names_and_layouts_and_the_diff_passes_with_it() {
+fn a_map_is_proposed_for_other_names_and_layouts_and_diff_passes() {
     let (folder, a, b) = folders_of("1");
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
@@ -514,7 +515,7 @@ fn a_map_is_proposed_for_a_folder_of_other_names_and_layouts_and_the_diff_passes
 }
 
 #[test]
-fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
+fn a_map_for_a_run_with_a_mistake_says_which_lines_are_unsure() {
     let (folder, a, b) = folders();
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
@@ -539,7 +540,7 @@ fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
 }
 
 #[test]
-fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_nothing_fits() {
+fn a_map_is_proposed_for_a_padded_16_bit_batch_but_not_for_unrelated_files() {
     let (folder, a, b) = folders_of("1");
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
@@ -558,7 +559,7 @@ fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_noth
         assert!(text.contains(expected), "{expected}\n{text}");
     }
     same(&a, own);
-    // The first of a batch, with and without padding after it.
+    // Makes the sequence the first one of a batch, with and without padding after it.
     for after in [0, 3] {
         let own = folder.path().join(format!("first{after}"));
         let own = own.to_str().unwrap();
@@ -588,9 +589,9 @@ fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_noth
     assert!(stderr(&output).contains("no file of the folder has the values"), "{}", stderr(&output));
 }
 
-/// The reference needs the model's sizes, from the map of the port or from `--model`.
+/// A captured folder may be the reference if the sizes of the model are known: from its map, or from `--model`.
 #[test]
-fn a_captured_folder_is_a_reference_too() {
+fn a_captured_folder_can_be_the_reference() {
     let (folder, _, b) = folders_of("1");
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
@@ -609,9 +610,9 @@ fn a_captured_folder_is_a_reference_too() {
     assert_eq!(ok(&output), text);
 }
 
-/// Runs the script on models whose cache argument has the old and the new name of transformers.
+/// Runs the script on two stub models: their argument for the cache has the old name and the new name of transformers.
 #[test]
-fn the_script_hands_the_cache_over_under_the_name_that_the_model_has_for_it() {
+fn the_script_uses_the_models_name_of_the_cache_argument() {
     const STUB: &str = r#"
 import sys, types
 class Tensor:
@@ -662,7 +663,7 @@ print("both")
 }
 
 #[test]
-fn the_scripts_are_in_the_program_and_one_that_no_test_ran_says_so_first() {
+fn the_program_contains_the_scripts_and_untested_ones_say_so() {
     for runtime in ["transformers", "llama-cpp", "transformer-lens", "vllm"] {
         let script = ok(&llama_trace(["capture", runtime]));
         assert_eq!(script, fs::read_to_string(fixture(&format!("capture/{runtime}.py"))).unwrap());

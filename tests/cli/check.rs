@@ -15,10 +15,10 @@ fn names(report: &Value) -> Vec<String> {
     report["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap().into()).collect()
 }
 
-/// Ids that come from no text need not survive a round trip, but their text must. A tokenizer may put a blank before
-/// the text; this blank is removed.
+/// Arbitrary ids may change if they are decoded and encoded again, but their text must stay the same. A tokenizer may
+/// put a space before a text; this space is removed again.
 #[test]
-fn given_ids_hold_where_the_tokenizer_begins_texts_with_a_blank() {
+fn given_ids_pass_if_the_tokenizer_puts_a_space_before_texts() {
     let special = |id: usize, name: &str| {
         serde_json::json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false, "special": true})
@@ -49,7 +49,7 @@ fn given_ids_hold_where_the_tokenizer_begins_texts_with_a_blank() {
 }
 
 #[test]
-fn every_line_is_in_the_table_and_in_the_json_and_holds_in_every_precision() {
+fn every_check_is_in_text_and_json_and_passes_in_every_precision() {
     for precision in ["f32", "bf16", "q8"] {
         let output = llama_trace(["check", "--precision", precision, "--format", "json"]);
         let report = json(&ok(&output));
@@ -74,7 +74,7 @@ fn every_line_is_in_the_table_and_in_the_json_and_holds_in_every_precision() {
         assert_eq!(table.lines().filter(|line| line.starts_with("ok ")).count(), all.len(), "{table}");
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert!(
-            table.contains("256 or more of each (--full: all)") && table.ends_with("passes.\n"),
+            table.contains("at least 256 per matrix (--full: all)") && table.ends_with("passes.\n"),
             "{table}"
         );
     }
@@ -83,7 +83,7 @@ fn every_line_is_in_the_table_and_in_the_json_and_holds_in_every_precision() {
 }
 
 #[test]
-fn files_of_every_format_are_checked_and_what_cannot_be_is_skipped_with_its_reason() {
+fn every_format_is_checked_and_impossible_checks_are_skipped_with_a_reason() {
     for path in [
         "formats/hf/f32",
         "formats/meta/single",
@@ -101,7 +101,7 @@ fn files_of_every_format_are_checked_and_what_cannot_be_is_skipped_with_its_reas
 }
 
 #[test]
-fn what_is_not_a_number_is_exit_code_1_with_its_address() {
+fn nan_fails_the_check_with_exit_code_1_and_its_address() {
     let folder = models::golden("gqa", |tensors| {
         let name = "model.layers.1.mlp.up_proj.weight";
         let bytes = &mut tensors.get_mut(name).unwrap().1;
@@ -122,7 +122,7 @@ fn what_is_not_a_number_is_exit_code_1_with_its_address() {
 }
 
 #[test]
-fn prompts_ids_kernels_and_devices_that_are_not_there_are_refused() {
+fn missing_prompts_ids_kernels_and_devices_are_refused() {
     let bare = fixture("golden/gqa");
     let bare = bare.to_str().unwrap();
     for (args, code, text) in [
@@ -160,7 +160,7 @@ fn ctrl_c_ends_a_check() {
         .stderr(Stdio::piped())
         .spawn();
     let mut child = child.unwrap();
-    // A test of an interrupt in each kind of work, runs and recomputations, would take minutes.
+    // Interrupts the command once. To interrupt each of its runs and recomputations would take minutes.
     std::thread::sleep(Duration::from_secs(4));
     assert!(child.try_wait().unwrap().is_none(), "the check is not long enough for this test");
     interrupt(&child);

@@ -10,7 +10,7 @@ fn without_gpu<const N: usize>(args: [&str; N]) -> Output {
 }
 
 #[test]
-fn cuda_without_a_gpu_is_a_message_with_what_was_looked_for_in_every_command() {
+fn without_a_gpu_every_command_says_what_was_searched() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let out = out.to_str().unwrap();
@@ -34,7 +34,7 @@ fn cuda_without_a_gpu_is_a_message_with_what_was_looked_for_in_every_command() {
         assert!(said.contains("expected: ") && said.contains("--device cpu"), "{said}");
         assert!(output.stdout.is_empty() && !said.contains("panicked"), "{said}");
     }
-    assert!(!folder.path().join("out").exists(), "nothing was begun");
+    assert!(!folder.path().join("out").exists(), "the output folder must not be created");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn without_a_driver_the_message_names_the_library() {
 }
 
 #[test]
-fn auto_is_the_cpu_where_no_gpu_is_there_and_says_nothing() {
+fn without_a_gpu_auto_chooses_the_cpu_silently() {
     let run = |device: &[&str]| {
         let args: Vec<&str> = ["--prompt", "Hello", "-n", "8"].iter().chain(device).copied().collect();
         let output = command(args).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
@@ -62,7 +62,7 @@ fn auto_is_the_cpu_where_no_gpu_is_there_and_says_nothing() {
 }
 
 #[test]
-fn a_device_that_is_none_is_wrong_usage() {
+fn an_invalid_device_is_a_usage_error() {
     for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", ""] {
         let output = llama_trace(["--prompt", "Hello", "--device", device]);
         assert_eq!(output.status.code(), Some(2), "{device}");

@@ -48,7 +48,7 @@ fn keys(value: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn two_exports_are_the_same_or_the_first_cell_that_differs_is_named() {
+fn equal_exports_are_the_same_and_else_the_first_different_cell_is_named() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model, "-n", "2"]);
     let b = exported(&folder, "b", &["--model", &model, "-n", "2", "--precision", "bf16"]);
@@ -83,7 +83,7 @@ fn two_exports_are_the_same_or_the_first_cell_that_differs_is_named() {
         );
         assert!(first["error"].as_f64() > first["tolerance"].as_f64(), "{first}");
         assert_eq!(report["missing"], serde_json::json!(["p1/L2/qk"]));
-        assert_eq!(report["diagnosis"], serde_json::json!([]), "no mistake gives that");
+        assert_eq!(report["diagnosis"], serde_json::json!([]), "no known mistake gives this value");
     }
     let output = llama_trace(["diff", path_a, path_b]);
     let text = stdout(&output);
@@ -111,7 +111,7 @@ fn two_exports_are_the_same_or_the_first_cell_that_differs_is_named() {
 }
 
 #[test]
-fn a_file_whose_name_is_of_no_stage_is_told_of() {
+fn a_file_that_is_named_as_no_stage_is_reported() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let [a, b] = ["a", "b"].map(|name| exported(&folder, name, &["--model", &model]));
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
@@ -131,16 +131,16 @@ fn a_file_whose_name_is_of_no_stage_is_told_of() {
     }
     let said = "6 files of B belong to no stage of the model and were not read: 0.npy, 1.npy, 2.npy, 3.npy, and others";
     assert!(notes().contains(said), "{}", notes());
-    // The text names it too, next to the missing stages.
+    // The text report also names the file, next to the missing stages.
     let text = stdout(&llama_trace(["diff", path_a, path_b]));
     assert!(text.contains("Missing in B: attn_norm ×1") && text.contains(said), "{text}");
 }
 
 #[test]
-fn a_broken_model_is_found_and_named_and_the_cause_comes_before_its_consequences() {
+fn the_cause_is_reported_before_its_consequences() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model]);
-    // A port that reads wo without transposing it. From there on, the whole run differs.
+    // Simulates a port that reads wo without transposing it. All later stages of its run differ.
     let wrong = models::golden("gqa", |tensors| {
         for (name, (shape, bytes)) in tensors.iter_mut().filter(|(name, _)| name.contains("o_proj")) {
             assert_eq!(shape[0], shape[1], "{name}");
@@ -162,7 +162,8 @@ fn a_broken_model_is_found_and_named_and_the_cause_comes_before_its_consequences
     );
     assert!(best["after"].as_f64().unwrap() < 1e-6 && best["before"].as_f64().unwrap() > 0.5, "{best}");
 
-    // If the text, the tokens or the configuration differ, this is the cause, and no mistake is searched in the stages.
+    // If the text, the tokens or the configuration differ, the report names this cause, and `diff` tries no mistake on
+    // the stages.
     let change = |name: &str, change: &dyn Fn(&mut Value)| {
         let copy = folder.path().join(name);
         fs::create_dir(&copy).unwrap();
@@ -205,7 +206,7 @@ fn a_precision_that_the_reference_does_not_have_is_refused() {
             assert!(said.contains(part), "{part}: {said}");
         }
     }
-    // If `--precision` repeats the run's own precision, the result is the same, because the weights are stored in it.
+    // `--precision` with the precision that the run states changes nothing.
     for (a, own) in [(&f32, "f32"), (&q8, "q8")] {
         let judged = |more: &[&str]| diff(&[&[a, &f32, "--model", &model], more].concat());
         assert_eq!(judged(&["--precision", own]), judged(&[]));
@@ -214,7 +215,7 @@ fn a_precision_that_the_reference_does_not_have_is_refused() {
 }
 
 #[test]
-fn two_runs_of_the_program_are_compared_as_they_go() {
+fn two_runs_of_the_program_are_compared_while_they_run() {
     let model = golden();
     let base = ["--model", &model, "--ids", IDS, "-n", "3"];
     for (a, b) in [
@@ -261,11 +262,15 @@ fn traces_are_compared_with_each_other_and_with_folders() {
     let export = export.to_str().unwrap();
     let whole = stages(export, &all);
     for (a, b) in [(&*all, &*minimal), (&*minimal, &*all), (&*minimal, export), (export, &*minimal)] {
-        assert_eq!(stages(a, b), whole, "{a} {b}: what is not kept is derived");
+        assert_eq!(stages(a, b), whole, "{a} {b}: stages that are not kept must be derived");
     }
     let kept = stages(&minimal, &minimal);
-    assert!(kept < whole, "what follows need not be compared");
-    assert_eq!(stages(&minimal, &rounded), kept, "what is drawn from other logits follows from those");
+    assert!(kept < whole, "derivable stages need not be compared");
+    assert_eq!(
+        stages(&minimal, &rounded),
+        kept,
+        "stages that are sampled from other logits are computed from those logits"
+    );
     let (code, report) = diff(&[&all, &rounded, "--model", &model]);
     assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
     let other = models::golden("gqa", |tensors| {
@@ -280,9 +285,10 @@ fn traces_are_compared_with_each_other_and_with_folders() {
     assert_eq!(llama_trace(["diff", &all, cut.to_str().unwrap()]).status.code(), Some(3));
 }
 
-/// Traces with the same stages are read in parts, folders stage by stage.
+/// Two traces with the same stages are compared part by part; folders are compared stage by stage. Both must find the
+/// same differences.
 #[test]
-fn traces_part_by_part_differ_as_their_stages_do_whole() {
+fn traces_compared_in_parts_differ_like_whole_stages() {
     let folder = TempDir::new().unwrap();
     let gqa = golden();
     let ids: Vec<_> = (0..60).map(|id| (id * 7 % 40).to_string()).collect();
@@ -302,7 +308,7 @@ fn traces_part_by_part_differ_as_their_stages_do_whole() {
     };
     assert!(of_traces["smallest_tolerance"].as_f64().unwrap() > 1e-4);
     close(&of_traces["smallest_tolerance"], &of_folders["smallest_tolerance"]);
-    // A value that is changed in both copies of B, once to another number and once to NaN.
+    // The same value is changed in the trace and in the folder of B: first to another number, then to NaN.
     let trace = llama_trace::record::Trace::open(Path::new(&path("b"))).unwrap();
     let site = llama_trace::trace::Site::layer(0, 1, llama_trace::trace::Stage::FfnUp);
     let place = trace.bytes(site).unwrap().to_vec();
@@ -337,12 +343,12 @@ fn traces_part_by_part_differ_as_their_stages_do_whole() {
 }
 
 #[test]
-fn of_several_sequences_each_is_compared_with_its_own() {
+fn each_sequence_is_compared_with_the_same_sequence() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let run = ["--prompt", "Once upon a time", "--prompt", "The dog", "-n", "2"];
     ok(&llama_trace([&["record", "-o", &path("trace")], &run[..]].concat()));
-    // The same, with the option's older name.
+    // Records the same run with the older name of the option `--out`.
     ok(&llama_trace([&["record", "--keep", "all", "--output", &path("all")], &run[..]].concat()));
     ok(&llama_trace([&["export", "--out", &path("files")], &run[..]].concat()));
     for (a, b) in [("trace", "files"), ("files", "trace"), ("trace", "all")] {
@@ -368,11 +374,11 @@ fn of_several_sequences_each_is_compared_with_its_own() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_said_to_be_the_same() {
+fn unreadable_stages_are_not_reported_as_the_same() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let [a, b] = exported_twice(&folder);
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
-    // A missing file is left out, and an empty file is damaged.
+    // The report lists a missing file as absent, and an empty file as damaged.
     fs::remove_file(b.join("pass_000/layer_00/xq.npy")).unwrap();
     let (code, report) = diff(&[path_a, path_b]);
     assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
@@ -388,7 +394,7 @@ fn what_cannot_be_read_is_not_said_to_be_the_same() {
     assert!(error.contains("p0/L1/xk") && error.contains("the file is empty"), "{error}");
     let page = stdout(&llama_trace(["diff", path_a, path_b, "--format", "junit"]));
     assert!(page.contains("errors=\"1\" skipped=\"1\"") && page.contains("<error message="), "{page}");
-    // If a stage differs too, the report names this difference.
+    // If a stage differs as well, the verdict is this difference.
     let mut changed = values(&b.join("pass_000/layer_01/ffn_up.npy"));
     changed[[0, 7]] += 3.0;
     write(&b.join("pass_000/layer_01/ffn_up.npy"), &changed);
@@ -404,7 +410,7 @@ fn statistics_alone_cannot_be_compared() {
         ok(&llama_trace(args.into_iter().map(str::to_owned).chain([path(name)])));
     }
     ok(&llama_trace(["record".to_owned(), "--prompt".into(), "Hello".into(), "-o".into(), path("whole")]));
-    // One of the two has only statistics, so only the tokens could be compared.
+    // At least one of the two traces has only statistics, so only the tokens could be compared.
     for [one, other, named] in [["a", "b", "a"], ["whole", "b", "b"], ["a", "whole", "a"]] {
         let output = llama_trace(["diff".to_owned(), path(one), path(other)]);
         assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
@@ -415,7 +421,7 @@ fn statistics_alone_cannot_be_compared() {
 }
 
 #[test]
-fn nan_in_both_at_the_same_place_is_the_same_and_is_said() {
+fn nan_at_the_same_place_in_both_is_equal_and_is_noted() {
     let folder = TempDir::new().unwrap();
     let [a, b] = exported_twice(&folder);
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
@@ -435,7 +441,7 @@ fn nan_in_both_at_the_same_place_is_the_same_and_is_said() {
 }
 
 #[test]
-fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
+fn wrong_folders_and_options_are_errors_and_not_differences() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model]);
     let a = a.to_str().unwrap();

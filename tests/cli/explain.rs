@@ -20,7 +20,7 @@ fn refused(args: &[&str], code: i32, texts: &[&str]) {
 }
 
 #[test]
-fn an_explanation_in_json_has_every_operand_with_where_it_is_from() {
+fn an_explanation_in_json_has_every_operand_with_its_address() {
     let found = json(&["explain", "L1/ffn_up[t=4,f=17]", "--terms", "5"]);
     assert_eq!(found["address"], "p0/L1/ffn_up[t=4,f=17]");
     assert_eq!((&found["value"], &found["difference"]), (&found["result"], &Value::from(0.0)));
@@ -36,7 +36,7 @@ fn an_explanation_in_json_has_every_operand_with_where_it_is_from() {
             assert_eq!(kinds.count(), 1, "{operand}");
         }
         let values = operands.iter().map(|operand| operand["value"].as_f64().unwrap());
-        // Parsing a decimal number may miss the last bit.
+        // The tolerance is not 0, because parsing a decimal number may change the last bit.
         assert!((term["product"].as_f64().unwrap() - values.product::<f64>()).abs() < 1e-12);
         sum += term["product"].as_f64().unwrap();
     }
@@ -46,7 +46,7 @@ fn an_explanation_in_json_has_every_operand_with_where_it_is_from() {
 }
 
 #[test]
-fn of_a_view_it_is_said_which_number_of_its_stage_that_is() {
+fn a_number_of_a_view_names_the_number_of_its_stage() {
     let (asked, formula) = ("p0/L0/queries_t[h=1,t=2,c=3]", "queries_t[h, t, c] = xq_rope[t, h, c]");
     let found = json(&["explain", asked]);
     assert_eq!(found["address"], "p0/L0/xq_rope[t=2,h=1,c=3]");
@@ -71,18 +71,18 @@ fn from_a_logit_each_operand_leads_on_to_an_embedding() {
             assert!(weight.is_some() || rows.contains("tok_embeddings[v="), "{rows}");
             return;
         }
-        // At a fork follows the residual stream, else the first operand.
+        // If there are several operands, goes on with the one in the residual stream, else with the first one.
         let all = json(&["explain", &address, "--terms", "0"])["terms"].clone();
         let next = all.as_array().unwrap().iter().flat_map(|term| term["operands"].as_array().unwrap());
         let next: Vec<_> = next.filter_map(|operand| operand["address"].as_str()).collect();
         let stream = |to: &&&str| ["residual", "embedding"].iter().any(|name| to.contains(name));
         address = (*next.iter().find(stream).unwrap_or(next.first().unwrap())).to_string();
     }
-    panic!("it never came to an embedding: {address}");
+    panic!("the walk did not reach an embedding: {address}");
 }
 
 #[test]
-fn what_is_not_finite_is_a_word_in_json() {
+fn a_value_that_is_not_finite_is_a_word_in_json() {
     let found = json(&["explain", "masked_scores[h=0,t=1,k=3]"]);
     assert_eq!((&found["value"], &found["result"]), (&Value::from("-inf"), &Value::from("-inf")));
     assert_eq!(found["difference"], 0.0);
@@ -90,7 +90,7 @@ fn what_is_not_finite_is_a_word_in_json() {
 }
 
 #[test]
-fn a_view_a_later_pass_and_a_draw_are_explained() {
+fn views_later_passes_and_sampling_are_explained() {
     let view = json(&["explain", "L1/keys_t[h=3,c=5,k=2]"]);
     assert_eq!(view["address"], "p0/L1/keys[k=2,h=3,c=5]");
     assert!(view["notes"][0].as_str().unwrap().contains("Query head 3 reads kv head 1"));
@@ -109,7 +109,7 @@ fn a_view_a_later_pass_and_a_draw_are_explained() {
 }
 
 #[test]
-fn the_page_names_tokens_and_says_what_comes_out() {
+fn the_explanation_names_tokens_and_the_result() {
     let page = ok(&llama_trace(["explain", "L1/softmax[h=2,t=4,k=1]", "--prompt", PROMPT]));
     for text in
         ["p0/L1/softmax[h=2,t=4,k=1] = ", "token 4 \" time\"", "key 1 \"Once\"", "sum of all exponentials"]
@@ -120,7 +120,7 @@ fn the_page_names_tokens_and_says_what_comes_out() {
 }
 
 #[test]
-fn a_rule_that_is_no_sum_keeps_all_of_its_operands() {
+fn a_rule_that_is_not_a_sum_keeps_all_operands() {
     let norm = json(&["explain", "final_norm[t=4,d=0]", "--terms", "1"]);
     let names =
         norm["terms"].as_array().unwrap().iter().flat_map(|term| term["operands"].as_array().unwrap());
@@ -130,13 +130,13 @@ fn a_rule_that_is_no_sum_keeps_all_of_its_operands() {
     assert_eq!(names.len(), 5, "{names:?}");
     assert_eq!(names[2], Some("ε"));
     assert_eq!(norm["rest"]["count"], 0);
-    // The explanation lists only as many of the other keys as the options ask for.
+    // The explanation lists only `--terms` of the other keys.
     let softmax = json(&["explain", "L1/softmax[h=2,t=4,k=1]", "--terms", "1"]);
     assert_eq!((softmax["terms"].as_array().unwrap().len(), &softmax["rest"]["count"]), (4, &Value::from(4)));
 }
 
 #[test]
-fn where_the_largest_is_taken_the_others_have_a_largest_and_no_sum() {
+fn for_a_maximum_the_other_terms_have_a_maximum_and_no_sum() {
     let args = ["explain", "p0/L1/attn_norm_scale[t=1,j=1]", "--precision", "q8"];
     let all = json(&[&args[..], &["--terms", "0"]].concat());
     let products: Vec<_> =
@@ -162,7 +162,7 @@ fn at_temperature_0_the_winner_of_the_nucleus_is_named_once() {
 }
 
 #[test]
-fn what_is_no_part_of_the_nucleus_is_told_why() {
+fn a_token_outside_the_nucleus_is_explained_with_the_reason() {
     let notes = |args: &[&str], id: usize| {
         let address = format!("p0/nucleus[v={id}]");
         let found = json(&[&["explain", &address], args].concat());
@@ -175,12 +175,12 @@ fn what_is_no_part_of_the_nucleus_is_told_why() {
     };
     let cold = notes(&["--temperature", "0.05"], 12);
     assert!(cold.contains(" possible, because the probability of the other "), "{cold}");
-    assert!(cold.contains("no top-k and top-p 1 keep all ") && !cold.contains("removed"), "{cold}");
-    assert!(cold.contains("This one is not among them: its probability is 0 in float32."), "{cold}");
+    assert!(cold.contains("no top-k and top-p 1 keep all ") && !cold.contains("remove"), "{cold}");
+    assert!(cold.contains("This token is not among them: its probability is 0 in float32."), "{cold}");
     let least = notes(&["--temperature", "1", "--top-k", "3"], 12);
-    assert!(least.contains("This one is not among them: top-k removes it."), "{least}");
+    assert!(least.contains("This token is not among them: top-k removes it."), "{least}");
     let least = notes(&["--temperature", "1", "--top-p", "0.05"], 12);
-    assert!(least.contains("This one is not among them: top-p removes it."), "{least}");
+    assert!(least.contains("This token is not among them: top-p removes it."), "{least}");
 }
 
 #[test]
@@ -192,11 +192,11 @@ fn keys_that_a_token_does_not_see_are_not_counted_as_terms() {
         found["notes"][0].as_str().unwrap().starts_with("3 of the 5 keys are terms: the token at position 2")
     );
     let last = json(&["explain", "L1/attn_heads[t=4,h=1,c=3]"]);
-    assert_eq!(last["notes"].as_array().unwrap().len(), 0, "it sees all");
+    assert_eq!(last["notes"].as_array().unwrap().len(), 0, "the last token sees all keys");
 }
 
 #[test]
-fn what_cannot_be_explained_is_named() {
+fn a_number_that_cannot_be_explained_is_an_error() {
     let explain = |address: &'static str| ["explain", address, "--prompt", PROMPT];
     let lacks = ["`t` (token of 5) and `k` (key of 5) are missing", "add t (0 to 4) and k (0 to 4)\n"];
     refused(&explain("L1/softmax[h=2]"), 2, &lacks);
@@ -243,7 +243,7 @@ fn the_lens_lists_each_layer_of_each_position() {
         let top = row["top"].as_array().unwrap();
         assert_eq!((top.len(), &top[0]["rank"], &top[1]["rank"]), (2, &Value::from(1), &Value::from(2)));
         assert!(top[0]["prob"].as_f64() >= top[1]["prob"].as_f64() && top[0]["text"].is_string());
-        // The answer is the last layer's, and its rank is the one in this layer.
+        // The answer is the token that the last layer predicts. Its rank and probability are those in this layer.
         let (answer, last) = (&row["answer"], &rows[i / 4 * 4 + 3]["top"][0]);
         assert_eq!((&answer["id"], &answer["text"]), (&last["id"], &last["text"]));
         let known = top.iter().find(|one| one["id"] == answer["id"]);

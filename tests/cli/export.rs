@@ -24,7 +24,7 @@ fn an_export_holds_every_stage_with_true_shapes_and_statistics() {
     for file in files {
         check_file(&out, file);
     }
-    assert_eq!(files_below(&out), files.len() + 1, "nothing else is there");
+    assert_eq!(files_below(&out), files.len() + 1, "the folder has no other files");
     // The token that each pass sampled is the token that the next pass read, and the token that generation prints.
     let sampled: Vec<i64> =
         (0..3).flat_map(|pass| read_ids(&out.join(format!("pass_00{pass}/sampled.npy")))).collect();
@@ -68,7 +68,7 @@ pub(crate) fn files_below(folder: &Path) -> usize {
 }
 
 #[test]
-fn an_export_takes_only_what_was_chosen() {
+fn an_export_has_only_the_chosen_stages() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     let args = [
@@ -92,7 +92,7 @@ fn an_export_takes_only_what_was_chosen() {
 }
 
 #[test]
-fn an_export_never_costs_the_user_a_file() {
+fn an_export_never_removes_a_file_of_the_user() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     let export = |stages: &str, force: &[&str]| {
@@ -112,13 +112,13 @@ fn an_export_never_costs_the_user_a_file() {
     assert!(out.join("pass_000/layer_00/xk.npy").exists());
     assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
     assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");
-    // Empty folders are removed as well. Folders with a file of the user stay.
+    // Folders of the old export that are now empty are removed as well. Folders with a file of the user stay.
     ok(&export("embedding", &["--force"]));
     assert!(!out.join("pass_000/layer_00").exists());
     assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");
     fs::create_dir(out.join("pass_000/empty")).unwrap();
     ok(&export("embedding", &["--force"]));
-    assert!(out.join("pass_000/empty").exists(), "it is the user's");
+    assert!(out.join("pass_000/empty").exists(), "a folder of the user must stay");
 
     let file = folder.path().join("file");
     fs::write(&file, "mine").unwrap();
@@ -182,11 +182,11 @@ fn an_interrupted_export_leaves_nothing_behind() {
 
 #[cfg(unix)]
 #[test]
-fn what_sigkill_leaves_the_next_export_removes() {
+fn the_next_export_removes_the_remains_of_a_killed_one() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     killed_export(folder.path(), &out, "KILL");
-    assert_eq!(files_and_folders(folder.path()).len(), 1, "nobody could remove it");
+    assert_eq!(files_and_folders(folder.path()).len(), 1, "a killed export cannot remove its folder");
     ok(&llama_trace(["export", "--prompt", PROMPT, "--stages", "xq", "--out", out.to_str().unwrap()]));
     assert_eq!(files_and_folders(folder.path()), [out]);
 }
@@ -202,7 +202,7 @@ pub(crate) fn killed_export(folder: &Path, out: &Path, signal: &str) -> Output {
             .spawn()
             .unwrap();
     while files_and_folders(folder).is_empty() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote anything");
+        assert!(child.try_wait().unwrap().is_none(), "the export ended before it wrote anything");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let pid = child.id().to_string();

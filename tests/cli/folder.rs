@@ -53,9 +53,10 @@ fn log(args: &[&str]) -> Vec<String> {
     lines.lines().map(line).collect()
 }
 
-/// A port seldom writes the angles. Rotated values are still explained with the port's own numbers.
+/// Few ports write the stages `rope_cos` and `rope_sin`. Without them, rotated values are still explained with the
+/// port's own numbers.
 #[test]
-fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
+fn a_rotated_number_is_explained_without_the_angles_in_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, own) = (folder.path().join("whole"), folder.path().join("own"));
     let address = "p1/L1/xq_rope[t=0,h=2,c=3]";
@@ -74,7 +75,7 @@ fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
         }
         let expected = explained(&whole);
         assert_eq!((explained(&own), &expected["difference"]), (expected.clone(), &Value::from(0.0)));
-        // Another number than the model computes there.
+        // Replaces an operand by a number that the model does not compute there.
         let file = own.join("pass_001/layer_01/xq.npy");
         let mut bytes = fs::read(&file).unwrap();
         let at = 128 + 4 * (2 * 32 + 3);
@@ -84,13 +85,13 @@ fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
         let terms = found["terms"].as_array().unwrap();
         let operands = terms.iter().flat_map(|term| term["operands"].as_array().unwrap());
         assert!(operands.clone().any(|operand| operand["value"] == 7.5), "{found}");
-        assert_eq!(found["value"], expected["value"], "what is there is told");
+        assert_eq!(found["value"], expected["value"], "the value is the one in the file");
         assert!(found["difference"].as_f64().unwrap().abs() > 1.0, "{found}");
     }
 }
 
 #[test]
-fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
+fn every_command_prints_the_same_for_an_export_and_a_trace() {
     let folder = tempfile::tempdir().unwrap();
     let [dump, trace, again] = ["dump", "trace", "again"].map(|name| folder.path().join(name));
     let [dump, trace] = [&dump, &trace].map(|path| path.to_str().unwrap());
@@ -132,7 +133,7 @@ fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
         let (ours, theirs) = (files(&again), files(Path::new(dump)));
         assert!(ours.len() > 100);
         for ((name, ours), (other, theirs)) in ours.iter().zip(&theirs) {
-            // The mean in a manifest is summed in another order.
+            // The manifests may differ, because the mean is summed in another order.
             assert!(name == other && (ours == theirs || name == "manifest.json"), "{name}, {other}");
         }
         for path in [dump, again.to_str().unwrap()] {
@@ -154,9 +155,9 @@ fn kinds(path: &str, more: &[&str]) -> Vec<(String, String, bool)> {
 }
 
 #[test]
-fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then() {
+fn stages_are_called_derived_only_if_they_follow_from_the_files() {
     let folder = tempfile::tempdir().unwrap();
-    // The program does not have the model of this folder.
+    // The run is of a model that is not built into the program.
     let gqa = fixture("golden/gqa");
     let run = ["--model", gqa.to_str().unwrap(), "--ids", "1,5,9,13", "-n", "3"];
     let stages = "xq_rope,xk_rope,cache_k,cache_v,keys,qk,softmax,attn_heads";
@@ -200,7 +201,7 @@ fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then
 }
 
 #[test]
-fn what_an_export_does_not_have_follows_from_the_rest_or_is_said_to_be_absent() {
+fn stages_missing_in_an_export_are_derived_or_reported_as_absent() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     let gqa = fixture("golden/gqa");
@@ -230,7 +231,7 @@ fn what_an_export_does_not_have_follows_from_the_rest_or_is_said_to_be_absent() 
 }
 
 #[test]
-fn a_file_that_cannot_be_right_is_named_and_the_rest_is_shown() {
+fn an_invalid_file_is_named_and_the_other_files_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     let gqa = fixture("golden/gqa");
@@ -274,7 +275,7 @@ fn a_file_that_cannot_be_right_is_named_and_the_rest_is_shown() {
 }
 
 #[test]
-fn a_manifest_that_cannot_be_right_is_refused_and_so_are_pictures() {
+fn invalid_manifests_and_exports_of_pictures_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     export(&["--prompt", PROMPT, "-n", "2", "--stage", "tokens,xq"], &dump);
@@ -346,7 +347,7 @@ fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
 }
 
 #[test]
-fn a_score_is_taken_apart_with_what_is_there_after_rope() {
+fn a_score_is_explained_with_the_stages_after_rope() {
     let captured = fixture("capture/transformers/gqa");
     let folder = tempfile::tempdir().unwrap();
     // Removes the stages before RoPE, and the cache, whose number type a map does not state.
@@ -372,7 +373,7 @@ fn a_score_is_taken_apart_with_what_is_there_after_rope() {
 }
 
 #[test]
-fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has() {
+fn a_number_of_a_port_is_shown_next_to_the_models_number() {
     let [port, model] = ["port/story/wrong", "builtin"].map(fixture);
     let [port, model] = [&port, &model].map(|path| path.to_str().unwrap());
     let explain = |more: &[&str]| {
@@ -438,14 +439,14 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
     let args = ["explain", "p0/sampled[n=0]", "--format", "json"];
     let found: Value = serde_json::from_str(&ok(&llama_trace([&args[..], &from].concat()))).unwrap();
     assert_eq!((&found["value"], &found["recorded"]), (&(likeliest as f64).into(), &false.into()), "{found}");
-    // The port wrote no heads, and the model's heads do not belong to it.
+    // Attribution needs the heads. The port wrote none, and the model's heads do not fit the port's residual stream.
     let written = [
         "p0/L3/ffn_residual of the trace differs",
         "does not have all that the attribution needs",
         "attn_heads",
     ];
     refused(&[&["attribute"], &from[..]].concat(), 2, &written);
-    // If the port wrote no last residual, the program does not use the model's run instead.
+    // If the port did not write the output of the last layer, the program does not use the model's run instead.
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in
         files(&port).into_iter().filter(|(name, _)| name != "pass_000/layer_03/ffn_residual.npy")
@@ -461,7 +462,7 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
 
 /// The operands of a number come from the folder if the folder has them. If not, the program reports this.
 #[test]
-fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
+fn stages_that_a_port_did_not_write_are_derived_from_its_files() {
     let [port, model] = ["port/story/wrong", "builtin"].map(fixture);
     let [port, model] = [&port, &model].map(|path| path.to_str().unwrap());
     let explain = |address: &str| {
@@ -487,7 +488,7 @@ fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
 }
 
 #[test]
-fn an_export_never_takes_the_place_of_the_folder_that_it_is_made_of() {
+fn an_export_never_replaces_the_folder_that_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     export(&["--prompt", PROMPT, "--layer", "0"], &dump);
@@ -511,7 +512,7 @@ fn an_export_never_takes_the_place_of_the_folder_that_it_is_made_of() {
 }
 
 #[test]
-fn a_setting_of_a_map_that_cannot_be_is_named() {
+fn an_invalid_setting_of_a_map_is_named() {
     let captured = fixture("capture/transformers/gqa");
     let map = fs::read_to_string(captured.join("capture.toml")).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -528,7 +529,7 @@ fn a_setting_of_a_map_that_cannot_be_is_named() {
 }
 
 #[test]
-fn who_points_at_a_file_of_a_folder_is_told_to_give_the_folder() {
+fn a_path_of_a_file_in_a_folder_gives_the_advice_to_name_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     export(&["--prompt", PROMPT, "--stage", "xq", "--layer", "0"], &dump);
@@ -541,7 +542,7 @@ fn who_points_at_a_file_of_a_folder_is_told_to_give_the_folder() {
 }
 
 #[test]
-fn one_stage_is_spoken_of_as_one() {
+fn messages_about_one_stage_use_the_singular() {
     let folder = tempfile::tempdir().unwrap();
     let [dump, again] = ["dump", "again"].map(|name| folder.path().join(name));
     let [dump, again] = [&dump, &again].map(|path| path.to_str().unwrap());
@@ -553,7 +554,7 @@ fn one_stage_is_spoken_of_as_one() {
     let wrote = said(&["export", "--prompt", PROMPT, "--stage", "tokens", "--out", dump]);
     assert!(wrote.contains("wrote 1 stage and manifest.json to "), "{wrote}");
     assert!(said(&["diff", dump, dump]).contains("1 stage compared, 0 missing"));
-    // A folder without a manifest, whose model the program does not have.
+    // An export of a model that is not built in, without one stage.
     let (less, gqa) = (folder.path().join("less"), fixture("golden/gqa"));
     export(&["--model", gqa.to_str().unwrap(), "--ids", "1,5,9,13"], &less);
     let manifest = less.join("manifest.json");

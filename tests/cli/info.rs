@@ -40,11 +40,11 @@ fn a_named_model_is_recognised_in_one_line() {
 }
 
 #[test]
-fn info_names_the_tracers_memory_and_what_comes_on_top_and_sizes_are_checked() {
+fn info_lists_the_memory_of_the_tracer_and_sizes_are_checked() {
     let text = ok(&llama_trace(["info"]));
     for part in [
-        "1GiB of values at most (--memory)",
-        "the KV cache and the buffers of a pass come on top",
+        "at most 1GiB of stage values (--memory)",
+        "in addition to the weights, the KV cache and the buffers of a pass",
         "KV cache",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");

@@ -36,7 +36,7 @@ fn every_kernel_and_any_number_of_threads_give_the_same_bits() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn weights_in_huge_pages_make_the_same_text_and_what_was_given_is_said() {
+fn weights_in_huge_pages_give_the_same_text_and_a_line_of_their_size() {
     let run = |options: &[&str]| {
         let output = llama_trace(["--prompt", PROMPT, "-n", "5"].iter().chain(options));
         ok(&output);
@@ -50,9 +50,9 @@ fn weights_in_huge_pages_make_the_same_text_and_what_was_given_is_said() {
     assert!(!stderr(&plain).contains("huge"));
 }
 
-/// Every kernel computes the same bits for the number in the manual.
+/// The number that the manual shows has the same bits with every kernel.
 #[test]
-fn the_number_that_the_manual_shows_is_every_kernels() {
+fn the_number_in_the_manual_is_the_same_with_every_kernel() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("chapters/reference/explain.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, shown) = page.split_once("p0/L1/softmax[h=0,t=17,k=14] = ").unwrap();

@@ -6,7 +6,7 @@ use super::common::llama_trace;
 use super::{PROMPT, ok};
 
 #[test]
-fn the_log_tells_every_step_in_order() {
+fn the_log_has_every_step_in_order() {
     let text = ok(&llama_trace(["log", "--prompt", PROMPT, "-n", "2", "--values"]));
     for expected in [
         "pass 0 (prefill), 5 tokens after 0 cached: \"<|begin_of_text|>\" \"Once\" \" upon\" \" a\" \" time\"",
@@ -74,13 +74,13 @@ fn the_log_counts_layers_from_0_and_takes_the_selections_of_export() {
     assert_eq!(lines.iter().filter(valued).count(), 6, "a view has no values of its own");
 }
 
-/// The text of the line of `log` with the output `stage`, in the first layer or before it.
+/// Returns the first line of `log` whose output is `stage`.
 fn log_line<'a>(log: &'a str, stage: &str) -> &'a str {
     log.lines().find(|line| line.contains(&format!("-> {stage} ("))).unwrap_or_else(|| panic!("no {stage}"))
 }
 
 #[test]
-fn int8_stages_are_logged_as_whole_numbers_and_its_weights_as_int8() {
+fn int8_stages_are_logged_as_integers_and_weights_as_int8() {
     let log = ok(&llama_trace(["log", "--prompt", PROMPT, "--precision", "q8", "--values"]));
     let line = log_line(&log, "attn_norm_q8");
     let values = line.rsplit_once("]  ").unwrap().1;

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use crate::common::{command, llama_trace, models, stderr};
 
-/// Sets the window's title, colours the screen red, reverses the text, and imitates a line of this program.
+/// A name that sets the window's title, colours the screen red, reverses the text, and imitates a line of this program.
 const HOSTILE: &str = "m\u{1b}]0;owned\u{7}\u{9b}41m\r\n      next: run this\u{202e}\u{7f}";
 
 fn assert_harmless(what: &str, text: &[u8]) {

@@ -13,8 +13,8 @@ use super::{command, fixture, llama_trace, ok, stderr, stdout};
 /// The ids of "Once upon a time" in the built-in model.
 pub(crate) const IDS: &str = "1019,420,419,258,391";
 
-/// Returns an export of the built-in model with the options `more`, and the same folder as another runtime's: with a
-/// map of these lines instead of a manifest.
+/// Returns an export of the built-in model with the options `more`, and a copy that looks like another runtime's
+/// folder: it has a capture.toml with the lines `map` instead of a manifest.
 pub(crate) fn both(folder: &TempDir, more: &[&str], map: &str) -> [PathBuf; 2] {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     for out in [&a, &b] {
@@ -64,7 +64,7 @@ fn model() -> String {
 }
 
 #[test]
-fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
+fn other_sampled_tokens_are_reported_after_their_cause() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &["-n", "3"], "");
     // Simulates a port that sampled other tokens after a mistake in layer 1.
@@ -82,7 +82,7 @@ fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
     let first = &report["first"];
     assert_eq!((code, &first["kind"], &first["address"]), (1, &json!("tokens"), &json!("p1/tokens[t=0]")));
     assert_eq!(first["theirs"], json!(7));
-    assert_eq!(report["diagnosis"], json!([]), "one token is no beginning of a text");
+    assert_eq!(report["diagnosis"], json!([]), "one other token is not the mistake `bos`");
     times(&folders[1], "layer_01/ffn_hidden", 3.0, 1);
     for more in [&[][..], &["--model", &model()]] {
         let (code, report) = diff(&folders, more);
@@ -93,7 +93,7 @@ fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
 }
 
 #[test]
-fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_in_them() {
+fn the_same_ids_in_other_passes_give_the_advice_to_use_chunk() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let said = |a: &Path, b: &Path, parts: &[&str]| {
@@ -107,7 +107,7 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
     mapped(port, &format!("{first}258] }}, {{ start = 4, tokens = [391] }}]\n"));
     said(whole, port, &["a: 5 tokens in p0", "b: 2 tokens in p0", "export A again with --chunk 2: "]);
     said(port, whole, &["export B again with --chunk 2: "]);
-    // No export can read a prompt in these parts.
+    // No `--chunk` gives these passes, because their lengths differ.
     mapped(port, &format!("{first}258, 391] }}]\n"));
     said(whole, port, &["let the other runtime read its prompt at once, or in parts of one length"]);
     // The port reads its prompt in one pass, and the export in parts.
@@ -116,11 +116,11 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
     mapped(port, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
     said(&parts, port, &["export A again without --chunk: "]);
     said(whole, &parts, &["run A with the passes of the other run", "export --chunk 3`"]);
-    // Fewer prompt tokens and no sampled ones are another text.
+    // A port with fewer prompt tokens read another text.
     mapped(&folders[1], "passes = [{ start = 0, tokens = [1019, 420] }]\n");
     let (code, report) = diff(&folders, &[]);
     assert_eq!((code, &report["first"]["kind"]), (1, &json!("tokens")));
-    // Simulates a port without a prefill.
+    // Simulates ports that read the prompt in several passes of `chunk` tokens.
     for (chunk, passes) in [("1", 5), ("2", 3), ("9", 1)] {
         let folder = TempDir::new().unwrap();
         let [a, b] = both(&folder, &["--chunk", chunk, "-n", "3"], "");
@@ -128,13 +128,17 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
         let all = manifest["passes"].as_array().unwrap();
         assert_eq!(all.len(), passes + 2, "{manifest}");
         let drawn: Vec<_> = all.iter().map(|pass| pass["sampled"].is_null()).collect();
-        assert_eq!(drawn.iter().filter(|none| **none).count(), passes - 1, "the prompt's own are not drawn");
+        assert_eq!(
+            drawn.iter().filter(|none| **none).count(),
+            passes - 1,
+            "passes inside the prompt sample no token"
+        );
         let lines = all.iter().map(|pass| {
             let ids: Vec<_> = pass["tokens"].as_array().unwrap().iter().map(|token| &token["id"]).collect();
             format!("{{ start = {}, tokens = {} }}", pass["start"], json!(ids))
         });
         mapped(&b, &format!("passes = [{}]\n", lines.collect::<Vec<_>>().join(", ")));
-        // The sampled text is the same as with one prefill pass.
+        // The sampled token is the same as after a prefill in one pass.
         let whole = TempDir::new().unwrap();
         let [one, _] = both(&whole, &["-n", "3"], "");
         let once: Value = serde_json::from_slice(&fs::read(one.join("manifest.json")).unwrap()).unwrap();
@@ -152,7 +156,7 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
 }
 
 #[test]
-fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
+fn the_key_layers_limits_what_is_compared_and_is_checked() {
     let folder = TempDir::new().unwrap();
     let map = |layers: usize| format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\nlayers = {layers}\n");
     let folders = both(&folder, &[], "");
@@ -165,7 +169,7 @@ fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
     assert_eq!(code, 0, "{report}");
     let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
     assert!(text.contains("in B only the first 2 of 4 layers ran"), "{text}");
-    // With all four tokens, no stage is left out.
+    // If all four layers ran, no stage is left out.
     let (code, report) = compared(4);
     assert_eq!((code, &report["first"]["kind"]), (1, &json!("stage")));
     assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/logits["), "{report}");
@@ -174,11 +178,11 @@ fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
 }
 
 #[test]
-fn probabilities_are_judged_by_the_logits_of_their_own_run() {
+fn probabilities_are_compared_with_the_logits_of_their_own_run() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     times(&folders[1], "logits", 1.01, usize::MAX);
-    // The softmax of the other logits.
+    // Gives B the probabilities that follow from its changed logits.
     let read = |folder: &Path, name: &str| -> Vec<f32> {
         let bytes = fs::read(folder.join(format!("pass_000/{name}.npy"))).unwrap();
         bytes[128..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect()
@@ -203,7 +207,7 @@ fn probabilities_are_judged_by_the_logits_of_their_own_run() {
 }
 
 #[test]
-fn what_a_map_names_and_is_nowhere_is_an_error() {
+fn a_file_that_a_map_names_but_that_does_not_exist_is_an_error() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "[config]\nrope_thetta = 5.0\n");
     refused(&folders, &["capture.toml", "`rope_thetta`, which is no setting", "rope_theta"]);
@@ -213,7 +217,7 @@ fn what_a_map_names_and_is_nowhere_is_an_error() {
         &folders,
         &["4 stages of", "p0/L0/xq", "`typo_{layer}.npy`, but no pass and no layer has that file"],
     );
-    // There is a file for one layer only, so it is missing for the other layers.
+    // If there is a file for one layer only, it is missing for the other layers.
     fs::copy(folders[1].join("pass_000/layer_03/xq.npy"), folders[1].join("typo_3.npy")).unwrap();
     refused(&folders, &["3 stages of", "p0/L0/xq", "names `typo_{layer}.npy`, but there is no typo_0.npy"]);
     mapped(&folders[1], &format!("{ids}stages = {{\n"));
@@ -225,7 +229,7 @@ fn what_a_map_names_and_is_nowhere_is_an_error() {
 }
 
 #[test]
-fn a_layer_without_the_file_that_the_map_names_is_an_error_and_a_layer_without_any_is_none() {
+fn a_layer_that_lacks_a_named_file_is_an_error_but_a_missing_layer_is_not() {
     let folder = TempDir::new().unwrap();
     let files = "pass_{pass:03}/layer_{layer:02}";
     let map = format!("[stages]\nffn_up.file = \"{files}/ffn_up.npy\"\nxq.file = \"{files}/xq.npy\"\n");
@@ -249,7 +253,7 @@ fn a_layer_without_the_file_that_the_map_names_is_an_error_and_a_layer_without_a
 }
 
 #[test]
-fn what_the_judged_run_has_more_is_said() {
+fn additional_files_of_the_judged_run_are_listed() {
     let folder = TempDir::new().unwrap();
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     ok(&llama_trace(["export", "--ids", IDS, "--out", a.to_str().unwrap()]));
@@ -269,7 +273,7 @@ fn what_the_judged_run_has_more_is_said() {
 }
 
 #[test]
-fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
+fn a_missing_sequence_or_branch_does_not_pass() {
     let folder = TempDir::new().unwrap();
     let record = |name: &str, more: &[&str]| {
         let out = folder.path().join(name);
@@ -298,13 +302,13 @@ fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
         let xml = printed(&["--format", "junit"]);
         assert!(xml.contains("failures=\"0\" errors=\"1\""), "{xml}");
         assert!(xml.contains("><error message=\"B does not have this "), "{xml}");
-        // More stages in B do not change the comparison.
+        // Additional sequences, branches or passes in B do not change the comparison.
         assert_eq!(diff(&[one.clone(), more], &[]).0, 0);
     }
 }
 
 #[test]
-fn a_pass_that_is_absent_does_not_pass_and_is_said_to_be_of_fewer_tokens() {
+fn a_missing_pass_does_not_pass_and_fewer_tokens_are_the_reason() {
     let folder = TempDir::new().unwrap();
     let export = |name: &str, tokens: &str| {
         let out = folder.path().join(name);
@@ -326,7 +330,7 @@ fn a_pass_that_is_absent_does_not_pass_and_is_said_to_be_of_fewer_tokens() {
             &*format!("except for {what} that B does not have"),
             "fewer tokens than A",
             note,
-            "and the whole of that pass",
+            "and the rest of this pass",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -356,7 +360,7 @@ fn a_prompt_of_standard_input_is_read_once_for_both_runs() {
 }
 
 #[test]
-fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_must_be() {
+fn masked_scores_of_a_single_token_are_compared_with_its_scores() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "2"], "");
     let file = |stage: &str| b.join(format!("pass_001/layer_00/{stage}.npy"));
@@ -381,9 +385,9 @@ fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_m
     }
 }
 
-/// The note is only for a stage whose file is wrong, while the run went on with the right values.
+/// A note reports that only the file of a stage is wrong, and that the run went on with the right values.
 #[test]
-fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_the_run() {
+fn a_wrong_file_is_told_apart_from_a_mistake_of_the_run() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let said = |folders: &[PathBuf; 2], more: &[&str]| {
@@ -399,7 +403,7 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
         assert!(first.contains("p0/L1/ffn_up["), "{first}");
         assert!(notes.contains("p0/L1/ffn_hidden reads this stage and is the same in both"), "{notes}");
     }
-    // No mistake of the run is named for it, but the file is said to look like one.
+    // The report names no mistake of the run. It says that the file looks like the result of a mistake.
     let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
     for (format, what) in [
         ("text", "\n  B's file looks like gate_up_swapped "),
@@ -410,9 +414,9 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
         assert!(stdout(&output).contains(what), "{}", stdout(&output));
         assert!(stderr(&output).contains("; B's file looks like gate_up_swapped"), "{}", stderr(&output));
     }
-    // Here the run went on with the wrong values, so the note must not appear. An equal norm does not show the
-    // contrary, because a norm is the same for a vector of any length. Neither does an equal softmax, if all scores are
-    // further from 0.
+    // Here the run went on with the wrong values, so the note must not appear. That a later norm or softmax is equal
+    // proves nothing: a norm is the same for a vector of any length, and scores that are further from 0 may give the
+    // same softmax.
     fs::write(file("layer_01", "ffn_up"), own).unwrap();
     times(&folders[1], "embedding", 2.0, usize::MAX);
     let (first, notes) = said(&folders, &["--model", &model()]);
@@ -424,7 +428,7 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
 }
 
 #[test]
-fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
+fn the_report_says_where_a_mistake_may_be_and_why_a_file_is_unreadable() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let few = folder.path().join("few");
@@ -470,7 +474,7 @@ fn twice(folder: &Path, stage: &str) {
 
 /// cos and sin in transformers' layout, in a port that differs elsewhere.
 #[test]
-fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
+fn a_stage_of_another_shape_hides_no_difference_and_is_listed_separately() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let b = &folders[1];
@@ -516,12 +520,12 @@ fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
     // Stages that are computed from the differing values differ too.
     assert!(page.contains("failures=\"4\"") && page.matches("<failure").count() == 4, "{page}");
     assert!(!page.contains("nan"), "{page}");
-    // The suggested map reads it.
+    // The suggested map makes this stage readable.
     let map = ok(&llama_trace(["diff", paths[0], paths[1], "--suggest-map"]));
     assert!(map.contains("/rope_cos.npy\", columns = [0,16] }"), "{map}");
     fs::write(b.join("capture.toml"), map).unwrap();
     assert!(!diff(&folders, &[]).1["notes"].to_string().contains("cannot be compared"));
-    // No map reads a file that does not exist.
+    // For a stage without a file, no map is suggested.
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let layer = folders[1].join("pass_000/layer_00");
@@ -535,7 +539,7 @@ fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
 }
 
 #[test]
-fn what_a_map_gets_wrong_is_refused_by_its_key() {
+fn an_error_in_a_map_names_its_key() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
@@ -549,7 +553,7 @@ fn what_a_map_gets_wrong_is_refused_by_its_key() {
         (
             "",
             "columns = [8, 999]",
-            "v.0.npy: it has 32 columns, and not columns 8 to 999: see `columns` in capture.toml",
+            "v.0.npy: it has 32 columns, but `columns` in capture.toml asks for 8 to 999",
         ),
         (
             "padding = 3",

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{common, fixture, llama_trace, ok, stdout};
 
-/// Judges the port's folder as the recipe does. Returns the exit code and the report.
+/// Compares the port's folder as the recipe does. Returns the exit code and the report.
 fn judged(port: &Path) -> (i32, Value) {
     let folder = TempDir::new().unwrap();
     let (model, reference) = (fixture("golden/gqa"), folder.path().join("reference"));
@@ -34,12 +34,12 @@ fn check(right: &Path, wrong: &Path) {
 }
 
 #[test]
-fn a_port_in_numpy_passes_and_with_a_mistake_is_caught_at_its_address() {
+fn a_numpy_port_passes_and_its_mistake_is_found_at_its_address() {
     check(&fixture("port/right"), &fixture("port/wrong"));
 }
 
 #[test]
-fn the_port_as_it_runs_here_is_judged_alike() {
+fn the_port_run_on_this_machine_gets_the_same_verdict() {
     let has_numpy = Command::new("python3").args(["-c", "import numpy"]).output();
     if !has_numpy.is_ok_and(|output| output.status.success()) {
         return common::skip("python3 has no numpy");

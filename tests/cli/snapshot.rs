@@ -13,7 +13,7 @@ fn snapshot(folder: &Path, name: &str, size: &str, more: &[&str]) -> Output {
     llama_trace([&fixed[..], more].concat())
 }
 
-/// Wrong options are reported before anything runs, with exit code 2.
+/// Asserts that these options are refused with exit code 2 before anything runs.
 fn refused(folder: &Path, name: &str, size: &str, more: &[&str], text: &str) {
     let output = snapshot(folder, name, size, more);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -45,7 +45,7 @@ fn every_format_gives_the_same_bytes_twice_over_sizes() {
     }
 }
 
-/// The drawing is well-formed and as large as the screen, and no element is outside it.
+/// Asserts that the drawing is well-formed and as large as the screen, and that no element is outside it.
 fn check_drawing(bytes: &[u8], size: &str) {
     let text = std::str::from_utf8(bytes).unwrap();
     let drawing = Document::parse(text).unwrap();
@@ -75,7 +75,8 @@ fn every_format_has_the_words_of_the_screen() {
             assert!(text.contains(word), "{suffix}: {word}");
         }
     }
-    // Without colours, shades replace them. The drawing has no time and no number of cores.
+    // Text has no colours, so it has shades. It has no times and no number of cores, so it is the same on every
+    // machine.
     let text = fs::read_to_string(folder.path().join("a.txt")).unwrap();
     assert!(text.contains('█') && !text.contains("µs") && !text.contains("thread"));
 }
@@ -121,7 +122,7 @@ fn the_token_that_an_address_names_is_shown_in_every_view() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_is_not_replaced_as_by_record() {
+fn snapshot_never_replaces_a_link() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("mine.svg"), folder.path().join("a.svg"));
     fs::write(&file, "mine").unwrap();
@@ -152,7 +153,7 @@ fn another_size_or_suffix_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn a_file_that_is_there_stays_without_force() {
+fn an_existing_file_stays_without_force() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.svg"), "mine").unwrap();
     let output = snapshot(folder.path(), "a.svg", "80x24", &[]);
@@ -160,7 +161,7 @@ fn a_file_that_is_there_stays_without_force() {
     assert_eq!(fs::read_to_string(folder.path().join("a.svg")).unwrap(), "mine");
     ok(&snapshot(folder.path(), "a.svg", "80x24", &["--force"]));
     assert!(fs::read_to_string(folder.path().join("a.svg")).unwrap().starts_with("<svg"));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the folder has no other files");
     let nowhere = snapshot(folder.path(), "none/a.svg", "80x24", &[]);
     assert_eq!(nowhere.status.code(), Some(5));
 }
@@ -168,7 +169,7 @@ fn a_file_that_is_there_stays_without_force() {
 /// A character that the font lacks is drawn as a box with its code point. Control characters of a terminal or a drawing
 /// are drawn as text.
 #[test]
-fn hostile_tokens_make_whole_pictures() {
+fn hostile_tokens_give_valid_pictures() {
     let folder = tempfile::tempdir().unwrap();
     let prompt = "日本語 <b>&amp;\u{1b}[31m \u{202e}x\u{0} ]]> 😀 שלום ⋮";
     for suffix in ["svg", "html", "png", "ansi", "txt"] {

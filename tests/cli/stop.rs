@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts an export into `place` that computes for minutes, and waits until its pass has begun.
 fn slow_export(folder: &Path, place: &Path) -> Child {
-    // Its pass over a long prompt takes a CPU minutes with plain loops.
+    // With the portable kernel, the pass over a long prompt takes minutes.
     models::zeros(folder, [16, 512, 2048, 8, 300]);
     let ids: Vec<String> = (0..4000).map(|i| (i % 300).to_string()).collect();
     let ids_file = folder.join("ids.txt");
@@ -51,7 +51,7 @@ pub(crate) fn end(mut child: Child) -> String {
             Some(status) => break status,
             None if asked.elapsed() > PATIENCE => {
                 child.kill().unwrap();
-                panic!("it went on for {PATIENCE:?} after Ctrl-C");
+                panic!("the program still ran {PATIENCE:?} after Ctrl-C");
             }
             None => std::thread::sleep(Duration::from_millis(10)),
         }
@@ -61,19 +61,23 @@ pub(crate) fn end(mut child: Child) -> String {
 }
 
 #[test]
-fn ctrl_c_ends_an_export_in_the_middle_of_its_one_long_pass() {
+fn ctrl_c_ends_an_export_in_the_middle_of_a_long_pass() {
     let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let child = slow_export(folder.path(), place.path());
-    // A large file, as in an export of many tokens, makes no difference.
+    // Simulates a large file, as in an export of many tokens. It must not delay the end.
     let [staging] = &files_and_folders(place.path())[..] else { panic!("one temporary folder") };
     fs::File::create(staging.join("files/large.npy")).unwrap().set_len(64 << 20).unwrap();
     interrupt(&child);
     end(child);
-    assert_eq!(files_and_folders(place.path()), Vec::<PathBuf>::new(), "nothing is left when it is gone");
+    assert_eq!(
+        files_and_folders(place.path()),
+        Vec::<PathBuf>::new(),
+        "files remain after the process has ended"
+    );
 }
 
 #[test]
-fn an_export_of_very_many_files_removes_them_or_says_that_it_is_going_on() {
+fn an_interrupted_export_removes_very_many_files_or_says_that_this_goes_on() {
     let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let child = slow_export(folder.path(), place.path());
     let [staging] = &files_and_folders(place.path())[..] else { panic!("one temporary folder") };
@@ -99,7 +103,7 @@ fn an_export_of_very_many_files_removes_them_or_says_that_it_is_going_on() {
 }
 
 #[test]
-fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there_is_put_back() {
+fn ctrl_c_during_the_exchange_of_files_restores_the_old_files() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path();
     // An earlier export with very many files.
@@ -131,7 +135,7 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Stops in the middle of the exchange: the first old files have been moved away.
+    // Waits for the middle of the exchange: the first old files have been moved away.
     let aside = || {
         let entries = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| path.join("old/pass_000")).find(|path| path.is_dir())
@@ -145,16 +149,17 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
     assert!(said.contains("nothing was written") || said.contains("put back"), "{said}");
     let asked = Instant::now();
     while fs::read_dir(out).unwrap().count() != 7 {
-        assert!(asked.elapsed() < 4 * PATIENCE, "what was moved aside stays there: {said}");
+        assert!(asked.elapsed() < 4 * PATIENCE, "the old files were not moved back: {said}");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(all() == before, "{said}");
     assert_eq!(fs::read_to_string(out.join("manifest.json")).unwrap(), manifest.to_string());
 }
 
-/// A program that removes the remains of another process also checks the name, so it never removes a user's folder.
+/// The process that removes the temporary folder of another process checks the folder's name, so it never removes a
+/// user's folder.
 #[test]
-fn only_a_folder_that_is_named_as_a_temporary_one_is_removed_for_another_process() {
+fn only_a_folder_with_a_temporary_name_is_removed_for_another_process() {
     let place = tempfile::tempdir().unwrap();
     for (name, stays) in [("mine", true), (".llama-trace-export-abcdef", false)] {
         let folder = place.path().join(name);

@@ -41,7 +41,7 @@ fn turn(path: &Path) {
 }
 
 #[test]
-fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
+fn a_map_is_proposed_for_a_port_with_only_a_correct_first_layer() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
@@ -69,7 +69,7 @@ fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
 }
 
 #[test]
-fn a_file_with_a_stage_s_name_is_that_stage_where_nothing_is_near() {
+fn a_file_with_a_stages_name_is_this_stage_if_no_values_are_close() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     let port = fixture("port/story/wrong");
@@ -82,10 +82,10 @@ fn a_file_with_a_stage_s_name_is_that_stage_where_nothing_is_near() {
     assert!(map.contains("precision = \"f32\"  # not sure"), "{map}");
 }
 
-/// A file is assigned by its name, which may be the stage's or the module's, whatever its values are. If one layer of
-/// several is nothing like the reference, the other layers determine the stage.
+/// A file with the name of a stage or a module is assigned to this stage, whatever its values are. If the values of one
+/// layer are unlike the reference, the other layers determine the stage.
 #[test]
-fn values_that_are_all_wrong_do_not_take_a_file_out_of_the_map() {
+fn a_file_with_only_wrong_values_stays_in_the_map() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     for (name, logits) in [("own", "logits.npy"), ("hooks", "model.lm_head.npy")] {
@@ -117,7 +117,7 @@ fn values_that_are_all_wrong_do_not_take_a_file_out_of_the_map() {
 }
 
 #[test]
-fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are() {
+fn a_proposed_map_lists_missing_layers_and_all_written_passes() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "4"], "");
     for layer in [1, 3] {
@@ -137,7 +137,7 @@ fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are(
     };
     assert_eq!(code(&map), 3);
     assert_eq!(code(&map.replace("ffn_up =", "# ffn_up =")), 0);
-    // There is no note about stages that are in every layer.
+    // The notes name only stages that are missing in some layer.
     for layer in [1, 3] {
         let name = format!("pass_000/layer_{layer:02}/ffn_up.npy");
         fs::copy(a.join(&name), b.join(&name)).unwrap();
@@ -145,7 +145,7 @@ fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are(
     let map = proposed();
     assert!(!map.contains("is missing"), "{map}");
     assert_eq!(code(&map), 0);
-    // No file of one pass was written.
+    // Removes all files of one pass.
     fs::remove_dir_all(b.join("pass_003")).unwrap();
     let map = proposed();
     assert!(map.contains("# The reference has 4 passes, but the folder has files of only 3"), "{map}");
@@ -164,7 +164,7 @@ fn by_steps(from: &Path, to: &Path, passes: usize, stages: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
+fn a_map_of_several_passes_is_proposed_if_only_later_passes_are_wrong() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "3"], "");
     let own = folder.path().join("own");
@@ -183,8 +183,8 @@ fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
     let (code, report) = diff(&[a, own], &[]);
     let first = report["first"]["address"].as_str().unwrap();
     assert!(code == 1 && first.starts_with("p1/L0/xq_rope["), "{first}\n{map}");
-    // If every pass reads one token, all files have the same shape. The files of a later pass are not the cache of the
-    // first pass.
+    // If every pass reads one token, the files of all passes have the same shape. They are still passes of one stage,
+    // and not rows of a cache.
     let folder = TempDir::new().unwrap();
     let a = folder.path().join("a");
     ok(&llama_trace(["export", "--ids", "1019", "-n", "3", "--out", a.to_str().unwrap()]));
@@ -195,8 +195,8 @@ fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
     assert_eq!(stages, ["attn_norm", "xk"], "{map}");
 }
 
-/// An export of the built-in model with one changed setting in its config.json, as another runtime's folder: without a
-/// manifest.
+/// An export of the built-in model with one changed setting in its config.json. It looks like another runtime's folder:
+/// it has no manifest.
 fn with_setting(folder: &TempDir, setting: &str, value: f64, more: &[&str]) -> PathBuf {
     let [model, own] = ["model", "own"].map(|name| folder.path().join(format!("{name}-{setting}")));
     fs::create_dir(&model).unwrap();
@@ -218,7 +218,7 @@ fn with_setting(folder: &TempDir, setting: &str, value: f64, more: &[&str]) -> P
 }
 
 #[test]
-fn no_map_that_is_proposed_lets_a_port_with_a_mistake_pass() {
+fn no_proposed_map_lets_a_port_with_a_mistake_pass() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     for (setting, value) in [("rms_norm_eps", 1e-3), ("rope_theta", 500_000.0)] {
@@ -231,10 +231,10 @@ fn no_map_that_is_proposed_lets_a_port_with_a_mistake_pass() {
     }
 }
 
-/// A port whose files have `export`'s names, with as many passes as layers. Whatever its mistake does to the values,
-/// each file is the stage in its name, without changes, in all passes.
+/// The files of this port have the names that `export` gives, and it has as many passes as layers. Whatever its mistake
+/// does to the values, the map assigns each file to the stage in its name, without changes, in all passes.
 #[test]
-fn a_map_of_a_port_with_a_mistake_fits_one_without() {
+fn the_map_of_a_wrong_port_fits_the_correct_port() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "4"], "");
     let propose = |own: &Path| {
@@ -257,7 +257,7 @@ fn a_map_of_a_port_with_a_mistake_fits_one_without() {
         let (code, report) =
             diff(&[a.clone(), b.clone()], &["--model", fixture("builtin").to_str().unwrap()]);
         assert_eq!((code, &report["notes"]), (0, &json!([])), "{report}");
-        // The port itself still differs.
+        // With the same map, the port with the mistake still differs.
         fs::write(own.join("capture.toml"), &map).unwrap();
         assert_eq!(diff(&[a.clone(), own.clone()], &[]).0, 1);
     }
@@ -317,7 +317,7 @@ fn renamed(from: &Path, to: &Path, layers: usize, scheme: &[(&str, &str)]) {
     }
 }
 
-/// Keeps only these stages of an export, and makes it another runtime's folder.
+/// Keeps only the stages in `scheme`, and replaces the export's manifest by a capture.toml.
 fn few(folder: &Path, ids: &str, scheme: Scheme) {
     fs::remove_file(folder.join("manifest.json")).unwrap();
     let keep =
@@ -343,7 +343,7 @@ fn exported(model: &Path, ids: &str, out: PathBuf) -> PathBuf {
     out
 }
 
-/// The stage of the first difference, without the cell, and the names of the mistakes.
+/// Returns the exit code, the first stage that differs (without the cell), and the diagnosis.
 fn first(folders: &[PathBuf; 2], model: &Path) -> (i32, String, String) {
     let (code, report) = diff(folders, &["--model", model.to_str().unwrap()]);
     (code, address(&report), report["diagnosis"].to_string())
@@ -359,7 +359,7 @@ fn propose(a: &Path, own: &Path) -> String {
 
 /// The hidden states that transformers returns: the input of each layer, and at the end the output of the final norm.
 #[test]
-fn states_of_which_the_last_is_normed_are_two_stages_and_a_right_run_passes() {
+fn hidden_states_with_a_normalised_last_one_are_two_stages() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
@@ -375,7 +375,7 @@ fn states_of_which_the_last_is_normed_are_two_stages_and_a_right_run_passes() {
     }
     fs::write(own.join("capture.toml"), &map).unwrap();
     assert_eq!(first(&[a.clone(), own.clone()], &fixture("builtin")).0, 0);
-    // A wrong state of the last layer is reported at this layer.
+    // If the output of a layer is wrong, the report names this layer.
     skew(&own.join("hidden_states.3.npy"));
     let map = propose(&a, &own);
     fs::write(own.join("capture.toml"), &map).unwrap();
@@ -384,7 +384,7 @@ fn states_of_which_the_last_is_normed_are_two_stages_and_a_right_run_passes() {
 }
 
 #[test]
-fn of_a_right_run_what_is_not_sure_is_a_comment_and_no_file_is_taken_twice() {
+fn in_the_map_of_a_correct_run_unsure_lines_are_comments() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "2"], "");
     let own = folder.path().join("own");
@@ -400,7 +400,7 @@ fn of_a_right_run_what_is_not_sure_is_a_comment_and_no_file_is_taken_twice() {
             ("logits", "out"),
         ],
     );
-    // Files that belong to no stage: a norm before its weight, one token's logits, and values similar to a stage.
+    // Adds files that fit no stage well: changed copies of a stage, and rows of another pass.
     for layer in 0..4 {
         let file = own.join(format!("like{layer}.npy"));
         fs::copy(own.join(format!("h{}.npy", layer + 1)), &file).unwrap();

@@ -55,7 +55,7 @@ fn assert_refused(out: &Path, args: &[&str], found: &str) {
 }
 
 #[test]
-fn an_export_says_what_it_is_and_the_first_ones_are_known_too() {
+fn old_manifests_without_a_format_are_recognised() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     ok(&export(&out, &["--stages", "xq"]));
@@ -71,7 +71,7 @@ fn an_export_says_what_it_is_and_the_first_ones_are_known_too() {
 }
 
 #[test]
-fn a_manifest_that_is_not_ours_is_never_replaced() {
+fn the_manifest_of_another_program_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path();
     fs::create_dir_all(out.join("pass_000/layer_00")).unwrap();
@@ -88,18 +88,18 @@ fn a_manifest_that_is_not_ours_is_never_replaced() {
 }
 
 #[test]
-fn a_file_that_no_manifest_of_ours_names_is_never_replaced() {
+fn a_file_that_the_manifest_does_not_list_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     ok(&export(&out, &["--stages", "xq"]));
     fs::write(out.join("pass_000/layer_00/xk.npy"), "mine").unwrap();
     assert_refused(&out, &["--stages", "xk,xv"], "no manifest");
-    // The file is not in the way of this export.
+    // This export does not write the name of that file, so it succeeds.
     ok(&export(&out, &["--stages", "xv", "--force"]));
     assert_eq!(fs::read(out.join("pass_000/layer_00/xk.npy")).unwrap(), b"mine");
     assert!(!out.join("pass_000/layer_00/xq.npy").exists());
 
-    // A forged manifest of this program, with names that an export never writes.
+    // Forges a manifest of this program: it lists names that an export never writes.
     let text = fs::read_to_string(out.join("manifest.json")).unwrap();
     let names = r#""files": [{"file": "../victim.npy"}, {"file": "pass_000/../../victim.npy"}, {"file": "notes.npy"},"#;
     fs::write(out.join("manifest.json"), text.replace(r#""files": ["#, names)).unwrap();
@@ -113,7 +113,7 @@ fn a_file_that_no_manifest_of_ours_names_is_never_replaced() {
 
 #[cfg(unix)]
 #[test]
-fn links_lead_an_export_nowhere() {
+fn an_export_follows_no_links() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let (out, elsewhere) = (folder.path().join("dump"), folder.path().join("elsewhere"));
@@ -140,7 +140,7 @@ fn links_lead_an_export_nowhere() {
     fs::remove_file(out.join("pass_000/layer_00/xq.npy")).unwrap();
     symlink(elsewhere.join("pass_000/layer_00/xq.npy"), out.join("pass_000/layer_00/xq.npy")).unwrap();
     assert_refused(&out, &["--stages", "xq"], "a link");
-    // A link that is not in the way stays, although the manifest names it.
+    // A link whose name this export does not write stays, although the manifest lists it.
     ok(&export(&out, &["--stages", "xk", "--force"]));
     assert!(out.join("pass_000/layer_00/xq.npy").is_symlink());
 
@@ -149,7 +149,7 @@ fn links_lead_an_export_nowhere() {
     symlink(elsewhere.join("manifest.json"), out.join("manifest.json")).unwrap();
     assert_refused(&out, &["--stages", "xq"], "a link");
 
-    assert!(tree(&elsewhere) == before, "nothing was touched there");
+    assert!(tree(&elsewhere) == before, "files outside the export folder were changed");
 }
 
 #[cfg(unix)]
@@ -221,7 +221,7 @@ fn an_export_can_go_to_a_mount_point() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_costs_nothing_that_was_there() {
+fn a_full_disk_changes_no_existing_file() {
     let folder = tempfile::tempdir().unwrap();
     let (out, copy) = (folder.path().join("mount"), folder.path().join("copy"));
     fs::create_dir(&out).unwrap();
@@ -240,7 +240,7 @@ fn a_full_disk_costs_nothing_that_was_there() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_size_limit_is_an_error_like_others_and_leaves_nothing() {
+fn a_file_size_limit_is_an_ordinary_error_and_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     let binary = env!("CARGO_BIN_EXE_llama-trace");
@@ -251,10 +251,11 @@ fn a_file_size_limit_is_an_error_like_others_and_leaves_nothing() {
     assert!(tree(folder.path()).is_empty());
 }
 
-/// A read-only directory: the error comes before the computation, or halfway, after some files were exchanged.
+/// Exports into a read-only directory. The error comes before the computation, or halfway through the exchange of the
+/// files.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_exchange_that_fails_halfway_is_taken_back() {
+fn an_exchange_that_fails_halfway_is_undone() {
     let folder = tempfile::tempdir().unwrap();
     let (out, copy) = (folder.path().join("dump"), folder.path().join("copy"));
     ok(&export(&out, &["--stages", "xq", "--layers", "0-1"]));
@@ -272,7 +273,7 @@ fn an_exchange_that_fails_halfway_is_taken_back() {
 
 /// The remains of a run that was killed while it exchanged the files.
 #[test]
-fn what_a_killed_exchange_left_is_taken_back_by_the_next_run() {
+fn the_next_run_undoes_a_killed_exchange() {
     let folder = tempfile::tempdir().unwrap();
     let (out, new) = (folder.path().join("dump"), folder.path().join("new"));
     ok(&export(&out, &["--stages", "xq,xk"]));
@@ -289,14 +290,14 @@ fn what_a_killed_exchange_left_is_taken_back_by_the_next_run() {
     let new_file = "pass_000/layer_00/xv.npy";
     fs::hard_link(files.join(new_file), out.join(new_file)).unwrap();
 
-    // Every export to this folder checks the remains first, even one that is refused.
+    // Every export to this folder first restores the old files, even an export that is refused.
     let refused = export(&out, &[]);
     assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
     assert!(tree(&out) == before, "{:?}", tree(&out).iter().map(|(name, _)| name).collect::<Vec<_>>());
 }
 
 #[test]
-fn what_a_killed_run_left_beside_its_target_is_removed_by_the_next() {
+fn the_next_run_removes_the_folder_of_a_killed_run() {
     let folder = tempfile::tempdir().unwrap();
     let left = folder.path().join(".llama-trace-export-killed");
     fs::create_dir_all(left.join("files/pass_000")).unwrap();

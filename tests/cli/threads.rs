@@ -1,4 +1,4 @@
-//! The number of threads, if the environment or the system does not allow it.
+//! Numbers of threads that the environment states wrongly or that the system does not allow.
 
 #[cfg(target_os = "linux")]
 use std::path::{Path, PathBuf};
@@ -8,31 +8,31 @@ use super::{command, llama_trace, ok, stderr};
 const RUN: [&str; 4] = ["--ids", "1", "-n", "1"];
 
 #[test]
-fn a_hundred_thousand_threads_from_the_environment_are_a_thousand_and_said_in_one_line() {
+fn too_many_threads_in_the_environment_are_reduced_with_one_line() {
     let output = command(RUN).env("RAYON_NUM_THREADS", "100000").output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(stderr(&output), "RAYON_NUM_THREADS=100000 is too many: computing on 1024 threads.\n");
 }
 
 #[test]
-fn what_is_no_number_of_threads_in_the_environment_is_said_and_nothing_is_nothing() {
+fn an_invalid_number_of_threads_in_the_environment_is_reported() {
     for (value, said) in
         [("abc", true), ("-1", true), ("99999999999999999999", true), ("", false), ("0", false)]
     {
         let output = command(RUN).env("RAYON_NUM_THREADS", value).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         let line = format!(
-            "RAYON_NUM_THREADS={value} is no number from 1 to 1024: computing on one thread for each core.\n"
+            "RAYON_NUM_THREADS={value} is not a number from 1 to 1024: computing on one thread for each core.\n"
         );
         assert_eq!(stderr(&output), if said { line } else { String::new() });
     }
     let named =
         command([&RUN[..], &["--threads", "2"]].concat()).env("RAYON_NUM_THREADS", "abc").output().unwrap();
-    assert_eq!(stderr(&named), "", "the option is what counts");
+    assert_eq!(stderr(&named), "", "the option overrides the environment");
 }
 
 #[test]
-fn a_trace_is_read_on_as_many_threads_as_are_asked_for_with_its_model_and_without() {
+fn a_trace_is_read_on_the_requested_threads_with_and_without_model() {
     let folder = tempfile::tempdir().unwrap();
     let (trace, out) = (folder.path().join("run.trace"), folder.path().join("dump"));
     let (trace, out) = (trace.to_str().unwrap(), out.to_str().unwrap());
@@ -80,7 +80,7 @@ fn with_processes(program: &Path, limit: u32, args: &[&str]) -> (bool, std::proc
     // Shells use different letters for this limit.
     let limited = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; exec \"$0\" \"$@\"");
     child.args(["-c", &limited]).arg(program).args(args).current_dir("/");
-    // No server answers, and there is no cache.
+    // With these variables, no server answers and there is no cache.
     child.env("HF_ENDPOINT", "http://127.0.0.1:1").env("HF_HOME", "/proc/none").env_remove("HTTPS_PROXY");
     child.stdin(std::process::Stdio::null());
     if is_root {
@@ -92,7 +92,7 @@ fn with_processes(program: &Path, limit: u32, args: &[&str]) -> (bool, std::proc
 
 #[cfg(target_os = "linux")]
 #[test]
-fn where_no_thread_can_be_started_one_message_says_so() {
+fn if_no_thread_can_start_one_message_says_so() {
     let (_folder, program) = for_all();
     let (_, output) = with_processes(&program, 1, &RUN);
     let said = stderr(&output);
@@ -103,7 +103,7 @@ fn where_no_thread_can_be_started_one_message_says_so() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn where_fewer_threads_can_be_started_fewer_compute() {
+fn if_fewer_threads_can_start_these_are_used() {
     let (_folder, program) = for_all();
     let (is_root, output) = with_processes(&program, 30, &[&RUN[..], &["--threads", "100"]].concat());
     if !is_root {
@@ -113,13 +113,13 @@ fn where_fewer_threads_can_be_started_fewer_compute() {
     }
     let said = stderr(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.starts_with("The system does not let 100 threads start: computing on "), "{said}");
+    assert!(said.starts_with("The system refuses to start 100 threads: computing on "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn with_few_processes_allowed_every_command_says_what_is_missing_and_none_panics() {
+fn with_few_processes_allowed_no_command_panics() {
     let (folder, program) = for_all();
     let out = folder.path().join("dump");
     let commands: [&[&str]; 6] = [
@@ -128,7 +128,7 @@ fn with_few_processes_allowed_every_command_says_what_is_missing_and_none_panics
         &["chat", "-n", "1"],
         &["bench", "--gen", "1"],
         &["tokenize", "a"],
-        // The download uses one thread, and the search for the host another.
+        // The download uses one thread, and the lookup of the host name another.
         &["--model", "org/name", "--prompt", "a", "-n", "1"],
     ];
     for args in commands {
@@ -148,7 +148,7 @@ fn with_few_processes_allowed_every_command_says_what_is_missing_and_none_panics
 
 #[cfg(unix)]
 #[test]
-fn where_no_file_can_be_opened_the_limit_on_files_is_named() {
+fn if_no_file_can_be_opened_the_limit_on_files_is_named() {
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "ulimit -n 6; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_llama-trace")]);
     let output = shell.args(["--prompt", "a", "-n", "2"]).output().unwrap();

@@ -33,7 +33,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn who_wants_the_model_otherwise_than_it_was_is_told_what_does_not_fit() {
+fn options_that_differ_from_the_recorded_model_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("run.trace");
     let trace = trace.to_str().unwrap();
@@ -49,7 +49,7 @@ fn who_wants_the_model_otherwise_than_it_was_is_told_what_does_not_fit() {
     refused(&["--without", "L1/h0"], 3, "what is switched off (L1/h0 and not L1/h0, L2/ffn)");
     refused(&["--cpu-kernel", "foo"], 2, "this processor has no such kernel");
     refused(&["--cache-dtype", "f16"], 3, "which differs in cache (f16 and not f32)");
-    // The model for the trace has the same parts switched off as the run.
+    // Without these options, the model is opened as in the run, with the same parts switched off.
     let told = llama_trace([&number[..], &["--format", "json"]].concat());
     let found: Value = serde_json::from_str(&ok(&told)).unwrap();
     assert_eq!((&found["recorded"], &found["difference"]), (&true.into(), &0.0.into()), "{found}");
@@ -62,7 +62,7 @@ fn who_wants_the_model_otherwise_than_it_was_is_told_what_does_not_fit() {
 }
 
 #[test]
-fn a_number_that_the_trace_has_not_is_called_computed_again() {
+fn a_number_that_is_not_in_the_trace_is_called_computed_again() {
     let folder = tempfile::tempdir().unwrap();
     for (keep, recorded) in [("all", true), ("stats", false)] {
         let trace = folder.path().join(keep);
@@ -77,7 +77,7 @@ fn a_number_that_the_trace_has_not_is_called_computed_again() {
 }
 
 #[test]
-fn the_log_says_of_each_stage_whether_the_trace_has_it() {
+fn the_log_says_for_each_stage_whether_the_trace_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let kinds = |keep: &str, values: bool| {
         let trace = folder.path().join(keep);
@@ -102,7 +102,7 @@ fn the_log_says_of_each_stage_whether_the_trace_has_it() {
 }
 
 #[test]
-fn a_log_goes_on_after_a_stage_that_is_damaged_and_says_so_in_its_place() {
+fn a_log_goes_on_after_a_damaged_stage_and_reports_it_there() {
     let folder = tempfile::tempdir().unwrap();
     let [trace, dump] = ["trace", "dump"].map(|name| folder.path().join(name));
     record(&["--prompt", PROMPT, "-n", "3"], &trace);
@@ -209,7 +209,7 @@ fn log_and_export_of_a_trace_are_those_of_the_run() {
 }
 
 #[test]
-fn explanations_and_answers_of_a_trace_are_those_of_the_run() {
+fn explanations_lens_and_attribution_of_a_trace_are_those_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
     let run = ["--prompt", PROMPT, "-n", "3"];
@@ -241,7 +241,7 @@ fn explanations_and_answers_of_a_trace_are_those_of_the_run() {
 }
 
 #[test]
-fn without_the_model_only_what_needs_weights_is_refused_and_another_model_by_its_name() {
+fn without_the_model_only_products_are_refused_and_another_model_always() {
     let folder = tempfile::tempdir().unwrap();
     let [gqa, mistral] = ["gqa", "mistral"].map(|name| fixture(&format!("golden/{name}")));
     let [gqa, mistral] = [&gqa, &mistral].map(|path| path.to_str().unwrap());
@@ -266,7 +266,7 @@ fn without_the_model_only_what_needs_weights_is_refused_and_another_model_by_its
 }
 
 #[test]
-fn a_file_that_is_there_stays_unless_it_is_to_be_replaced() {
+fn record_replaces_an_existing_file_only_with_force() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
     let text = path.to_str().unwrap();
@@ -276,7 +276,7 @@ fn a_file_that_is_there_stays_unless_it_is_to_be_replaced() {
     record(&["--force"], &path);
     let first = fs::read(&path).unwrap();
     record(&["--force"], &path);
-    assert!(fs::read(&path).unwrap() == first, "two runs alike make two files alike");
+    assert!(fs::read(&path).unwrap() == first, "two equal runs write equal files");
     assert_eq!(names(folder.path()), ["a.trace"]);
     refused(&["record", "-o", folder.path().to_str().unwrap(), "--force"], 5, &["a directory"]);
     refused(&["record", "-o", folder.path().join("no/x").to_str().unwrap()], 5, &["exists"]);
@@ -287,7 +287,7 @@ fn a_file_that_is_there_stays_unless_it_is_to_be_replaced() {
 
 /// A killed run leaves this state: its folder exists, and its lock is free.
 #[test]
-fn what_a_killed_run_left_is_removed_by_the_next_one() {
+fn the_next_record_removes_the_remains_of_a_killed_one() {
     let folder = tempfile::tempdir().unwrap();
     let left = folder.path().join(".llama-trace-record-abcdef");
     fs::create_dir_all(left.join("files")).unwrap();
@@ -298,7 +298,7 @@ fn what_a_killed_run_left_is_removed_by_the_next_one() {
 }
 
 #[test]
-fn what_a_budget_leaves_out_is_said_before_the_run_and_when_it_is_asked_for() {
+fn stages_outside_the_budget_are_reported_before_the_run_and_when_requested() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
     let text = path.to_str().unwrap();
@@ -328,7 +328,7 @@ fn what_a_budget_leaves_out_is_said_before_the_run_and_when_it_is_asked_for() {
         &["ffn_up is not there", "budget of 102400 bytes"],
     );
     let log = ok(&llama_trace(["log", "--trace", text, "--values", "--stage", "ffn_up"]));
-    assert!(log.contains("ffn_up") && log.contains("min "), "its statistics are there: {log}");
+    assert!(log.contains("ffn_up") && log.contains("min "), "the log has no statistics: {log}");
     refused(
         &[&["record", "-o", text, "--force", "--budget", "1KiB"], &run[..]].concat(),
         2,
@@ -359,7 +359,7 @@ fn ids(bytes: &[u8]) -> Vec<i64> {
 }
 
 #[test]
-fn branches_are_recorded_and_one_with_the_token_that_was_drawn_has_the_bits_of_the_run() {
+fn a_recorded_branch_with_the_sampled_token_has_the_bits_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
     let prompts = ["--prompt", PROMPT, "--prompt", "The dog", "--temperature", "0.8", "--seed", "3"];
@@ -374,7 +374,7 @@ fn branches_are_recorded_and_one_with_the_token_that_was_drawn_has_the_bits_of_t
     for (name, own) in &tensors {
         if let Some(name) = name.strip_prefix("r1/") {
             let whole = &tensors[name];
-            // The passes after the fork are the last ones.
+            // The branch has only the passes after the fork, which are the last passes of the run.
             assert!(!own.is_empty() && whole.ends_with(own), "{name}");
             compared += 1;
         }
@@ -384,12 +384,12 @@ fn branches_are_recorded_and_one_with_the_token_that_was_drawn_has_the_bits_of_t
     assert_eq!(ids(&tensors["r2/s1/decode/tokens"])[0], 7);
     assert_eq!(ids(&tensors["r3/s1/decode/tokens"])[0], 9);
     assert_eq!(ids(&tensors["r4/decode/tokens"])[0], 11);
-    assert_eq!(ids(&tensors["r2/s1/decode/tokens"]).len(), 3, "passes 2 to 4 are its own");
+    assert_eq!(ids(&tensors["r2/s1/decode/tokens"]).len(), 3, "the branch itself has the passes 2 to 4");
     assert!(tensors["r2/s1/decode/L0/xq"] != tensors["s1/decode/L0/xq"]);
 }
 
 #[test]
-fn what_answers_of_one_sequence_says_of_which() {
+fn a_command_that_uses_one_sequence_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let [several, one] = ["several", "one"].map(|name| folder.path().join(name));
     record(&["--prompt", PROMPT, "--prompt", "The dog"], &several);
@@ -404,7 +404,7 @@ fn what_answers_of_one_sequence_says_of_which() {
 }
 
 #[test]
-fn the_statistics_of_what_was_not_kept_are_shown_in_its_place() {
+fn statistics_are_shown_instead_of_values_that_were_not_kept() {
     let folder = tempfile::tempdir().unwrap();
     let [trace, picture] = ["a.trace", "a.txt"].map(|name| folder.path().join(name));
     let model = fixture("golden/gqa");
@@ -417,7 +417,7 @@ fn the_statistics_of_what_was_not_kept_are_shown_in_its_place() {
         ]));
         fs::read_to_string(&picture).unwrap()
     };
-    // Attention too, where the cursor would otherwise move to the largest key.
+    // This also holds for attention, although the cursor cannot move to the largest key.
     assert!(snapshot("p0/L0/softmax").contains("statistics: min 0"));
     let shown = snapshot("p0/L0/xq");
     for figure in ["min", "max", "mean", "std"] {
@@ -431,7 +431,7 @@ fn the_statistics_of_what_was_not_kept_are_shown_in_its_place() {
 }
 
 #[test]
-fn a_branch_of_a_trace_is_looked_at_by_its_address() {
+fn an_address_opens_a_branch_of_a_trace() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
     let trace = path.to_str().unwrap();
@@ -444,7 +444,7 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
         let found = explain(address);
         assert!(found.starts_with(&format!("{address} = ")) && found.contains("difference 0\n"), "{found}");
     }
-    // The passes that a branch shares are the run's, under the branch's address. The passes after the fork are its own.
+    // Addresses of the branch show the passes of the run up to the fork, and the branch's own passes after it.
     let value =
         |address: &str| explain(address).lines().next().unwrap().split(" = ").nth(1).unwrap().to_owned();
     assert_eq!(value("r2:p1/L1/xq[t=0,h=1,c=3]"), value("p1/L1/xq[t=0,h=1,c=3]"));
@@ -483,7 +483,7 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
 }
 
 #[test]
-fn a_branch_that_cannot_be_is_refused_before_anything_runs() {
+fn an_impossible_branch_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
     let run = ["record", "-o", path.to_str().unwrap(), "--prompt", PROMPT, "-n", "3"];
@@ -501,7 +501,7 @@ fn a_branch_that_cannot_be_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn who_names_a_branch_of_another_sequence_is_told_whose_it_is() {
+fn an_error_about_a_branch_names_its_sequence() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("a.trace").display().to_string();
     let prompts = ["--prompt", "A fox", "--prompt", "The dog"];

@@ -11,7 +11,7 @@ pub(crate) fn logits(checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<f32> {
     logits_on(Cpu::default(), checkpoint, prompt)
 }
 
-/// The same, computed by `cpu`.
+/// Returns the same logits as [`logits`], computed by `cpu`.
 pub(crate) fn logits_on(cpu: Cpu, checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<f32> {
     let model = Model::load(checkpoint, cpu).unwrap();
     let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap()).unwrap();

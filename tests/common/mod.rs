@@ -29,14 +29,15 @@ pub(crate) fn data(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// Prints, past the capture of the test harness, a numbered line that a test is skipped, and why.
+/// Prints a numbered line that says that a test is skipped, and why. The line is printed even if the test harness
+/// captures the output.
 pub(crate) fn skip(why: &str) {
     let count = SKIPS.fetch_add(1, Ordering::Relaxed) + 1;
     let _ = writeln!(std::io::stderr(), "skip {count}: {why}");
 }
 
-/// Lets child processes receive SIGHUP even if the tests were started with nohup. A child inherits an ignored signal,
-/// but not a handler: a caught signal has its default action in the child.
+/// Lets child processes receive SIGHUP even if the tests were started with nohup. A child inherits an ignored signal as
+/// ignored. So this function sets a handler: a caught signal has its default action in a child.
 pub(crate) fn hear_hangups() {
     #[cfg(unix)]
     {

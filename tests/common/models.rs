@@ -85,7 +85,7 @@ pub(crate) fn bin() -> Vec<u8> {
     bytes
 }
 
-/// A tokenizer.bin of `vocab` tokens: the special ones, the bytes, a few letters, and fillers.
+/// A tokenizer.bin of `vocab` tokens: special tokens, the bytes, a few letters, and filler tokens.
 pub(crate) fn tok_bin(vocab: usize) -> Vec<u8> {
     let letters = [" ", "a", "b", "ab", " a", " ab"];
     let token = |id: usize| match id {
@@ -105,7 +105,7 @@ pub(crate) fn tok_bin(vocab: usize) -> Vec<u8> {
     bytes
 }
 
-/// A tokenizer.model of ranks: the 256 bytes in order, and `tokens` from rank 256 on.
+/// A tokenizer.model in Llama 3's format: the 256 bytes have ranks 0 to 255, and `tokens` have the ranks from 256 on.
 pub(crate) fn ranks(tokens: &[&str]) -> String {
     let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
     let all = bytes.chain(tokens.iter().map(|token| token.as_bytes().to_vec())).zip(0..);

@@ -18,9 +18,9 @@ const BEFORE: &str = "$";
 struct Output {
     parser: vt100::Parser,
     raw: Vec<u8>,
-    /// Whether the screen is complete, and not in the middle of a drawing.
+    /// Whether the screen is complete: no drawing is in progress.
     whole: bool,
-    /// Set to make the reader close the terminal.
+    /// If true, the reader closes the terminal.
     release: bool,
     closed: bool,
 }
@@ -111,7 +111,7 @@ impl Terminal {
         self.wait(what, |output| output.whole && condition(output.parser.screen()))
     }
 
-    /// Waits until the output so far meets `condition`. Later output does not remove earlier output.
+    /// Waits until the whole output, from the beginning, meets `condition`.
     pub(crate) fn writes(&self, what: &str, condition: impl Fn(&str) -> bool) {
         self.wait(what, |output| condition(&String::from_utf8_lossy(&output.raw)));
     }
@@ -132,7 +132,7 @@ impl Terminal {
         output.parser.screen().contents()
     }
 
-    /// Returns the screen as it is now.
+    /// Returns the result of `look` on the present screen.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
         look(self.output.0.lock().unwrap().parser.screen())
     }
@@ -142,7 +142,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.output.0.lock().unwrap().raw).into_owned()
     }
 
-    /// Resizes the window, as a user does who drags its corner.
+    /// Resizes the window.
     pub(crate) fn resize(&self, columns_rows: (u16, u16)) {
         let mut output = self.output.0.lock().unwrap();
         output.parser.screen_mut().set_size(columns_rows.1, columns_rows.0);
@@ -167,7 +167,7 @@ impl Terminal {
             String::from_utf8_lossy(&ps.unwrap().stdout).into_owned()
         };
         while !state().starts_with('T') {
-            assert!(Instant::now() < deadline, "it does not stop: {}", state());
+            assert!(Instant::now() < deadline, "the program does not stop: {}", state());
         }
     }
 
@@ -195,30 +195,34 @@ impl Terminal {
         match self.ended.recv_timeout(PATIENCE) {
             Ok(status) => {
                 self.has_ended = true;
-                assert_eq!(status.signal(), None, "it ended by itself");
+                assert_eq!(status.signal(), None, "a signal ended the program");
                 status.exit_code()
             }
             Err(RecvTimeoutError::Timeout) => {
-                panic!("it still runs, showing:\n{}", self.look(vt100::Screen::contents))
+                panic!("the program still runs and shows:\n{}", self.look(vt100::Screen::contents))
             }
-            Err(RecvTimeoutError::Disconnected) => panic!("it has been waited for already"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the exit code was already read"),
         }
     }
 
     /// Waits until the program has ended, and checks that the terminal is as it was before.
     pub(crate) fn end(mut self) -> End {
         let code = self.code();
-        assert!(self.has_its_settings(), "echo and line editing are as before");
-        // When all handles of the other side are closed, the reader reaches the end of the output.
+        assert!(self.has_its_settings(), "echo and line editing were not restored");
+        // The reader reaches the end of the output when all handles of the program's side are closed.
         self.slave = None;
         self.reader.take().unwrap().join().unwrap();
         let raw = self.raw();
         self.look(|screen| {
-            assert!(!screen.alternate_screen(), "the alternate screen is left: {raw:?}");
-            assert!(!screen.hide_cursor(), "the cursor is seen again: {raw:?}");
-            assert!(!screen.bracketed_paste(), "pastes are not marked any more: {raw:?}");
+            assert!(!screen.alternate_screen(), "the alternate screen is still on: {raw:?}");
+            assert!(!screen.hide_cursor(), "the cursor is still hidden: {raw:?}");
+            assert!(!screen.bracketed_paste(), "bracketed paste is still on: {raw:?}");
             assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None, "{raw:?}");
-            assert!(screen.contents().starts_with(BEFORE), "what was there before: {}", screen.contents());
+            assert!(
+                screen.contents().starts_with(BEFORE),
+                "the text from before the program is gone: {}",
+                screen.contents()
+            );
             let screen = screen.contents()[BEFORE.len()..].trim_start().to_owned();
             End { code, screen, raw: raw.clone() }
         })

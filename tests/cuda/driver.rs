@@ -1,5 +1,5 @@
-//! Runs the program as users do, on NVIDIA's driver as driver.cpp emulates it: the driver calls, their order, and runs
-//! whose device fails.
+//! Runs the program as users do, on the driver that driver.cpp emulates. The tests cover the driver calls, their order,
+//! and devices that fail.
 //!
 //! The kernels are the program's embedded PTX. The driver recognises each PTX text by its hash, and compiles the
 //! sources of this text for the CPU.
@@ -28,7 +28,7 @@ fn driver() -> Option<&'static Path> {
             println!("skipped: {compiler} is no C++ compiler that runs here, or this is not Linux");
             return None;
         }
-        // Code that was compiled from other sources is in other folders.
+        // The name of the folder depends on all sources, so code from other sources is in other folders.
         let mut sources: Vec<_> =
             fs::read_dir(super::beside("")).unwrap().map(|entry| entry.unwrap().path()).collect();
         sources.sort();
@@ -60,7 +60,7 @@ fn driver() -> Option<&'static Path> {
     made.as_deref()
 }
 
-/// Runs the program with this driver. The last variables of the environment are for the driver.
+/// Runs the program with this driver. `environment` has additional variables for the driver.
 fn run(words: &[&str], environment: &[(&str, &str)]) -> Output {
     let folder = driver().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
@@ -73,7 +73,7 @@ fn run(words: &[&str], environment: &[(&str, &str)]) -> Output {
     command.output().unwrap()
 }
 
-/// Runs the same on the CPU.
+/// Runs the program on the CPU.
 fn on_cpu(words: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_llama-trace"))
         .args(words)
@@ -84,7 +84,7 @@ fn on_cpu(words: &[&str]) -> Output {
     output
 }
 
-/// Runs the same on the device, and asserts that it succeeds.
+/// Runs the program on the device, and asserts that it succeeds.
 fn on_device(words: &[&str], environment: &[(&str, &str)]) -> Output {
     let output = run(&[words, &["--device", "cuda"]].concat(), environment);
     assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
@@ -106,7 +106,7 @@ fn number(log: &Path, name: &str) -> usize {
 }
 
 #[test]
-fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
+fn the_text_is_that_of_the_cpu_and_tokens_need_no_copies() {
     if driver().is_none() {
         return;
     }
@@ -117,8 +117,9 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
     for more in [&[][..], &sampled] {
         let words = [&PROMPT, &["-n", "20"], more].concat();
         assert_eq!(text(&on_device(&words, &to_log).stdout), text(&on_cpu(&words).stdout), "{words:?}");
-        // A pass runs twice, is captured as a graph, and is then repeated as a graph.
-        assert!(number(&log, "graphs") >= 15, "passes are repeated");
+        // The first two passes of a kind are launched kernel by kernel. The next one is captured as a graph, and all
+        // later ones launch this graph.
+        assert!(number(&log, "graphs") >= 15, "too few passes were repeated as graphs");
         // A further token needs no copy to the host, because the kernels write its id into host memory. Only random
         // numbers are copied to the device, if the sampler needs any.
         let copied = || ["brought", "written"].map(|name| number(&log, name));
@@ -138,7 +139,7 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
             assert_eq!(text(&on_device(&words, &old).stdout), text(&on_cpu(&words).stdout), "{words:?}");
             assert!(graphs.contains(&number(&log, "graphs")), "{which}");
         }
-        // A user can switch off features that a driver does badly.
+        // A user can switch off features that work badly with a driver.
         for (which, graphs) in [("early", 15..=20), ("graphs, early", 0..=0), ("streams", 15..=20)] {
             let without = [to_log[0], ("LLAMA_TRACE_CUDA_WITHOUT", which)];
             assert_eq!(text(&on_device(&words, &without).stdout), text(&on_cpu(&words).stdout), "{words:?}");
@@ -148,7 +149,7 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
 }
 
 #[test]
-fn what_is_exported_and_recorded_is_what_the_processor_computes() {
+fn exports_and_traces_have_the_values_of_the_cpu() {
     if driver().is_none() {
         return;
     }
@@ -181,7 +182,7 @@ fn what_is_exported_and_recorded_is_what_the_processor_computes() {
 }
 
 #[test]
-fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_written() {
+fn a_lost_device_ends_every_command_and_leaves_no_partial_file() {
     if driver().is_none() {
         return;
     }
@@ -205,7 +206,10 @@ fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_wri
         assert!(whole.trim_end().starts_with(said.trim_end()), "{said}");
         longest = longest.max(said.len());
     }
-    assert!(longest > PROMPT[1].len() + 10 && longest < whole.len(), "what was drawn before stays");
+    assert!(
+        longest > PROMPT[1].len() + 10 && longest < whole.len(),
+        "the text up to the loss of the device must stay"
+    );
     for after in ["0", "30", "100"] {
         lost(&[&["export", "--out", &dump][..], &PROMPT, &["-n", "9"]].concat(), after);
         lost(&[&["record", "--out", &trace][..], &PROMPT, &["-n", "9"]].concat(), after);
@@ -216,12 +220,12 @@ fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_wri
     let batch = lost(&["--prompts", &prompts, "-n", "20"], "400");
     assert!(batch.contains("Once upon a time, ") && batch.contains("A fox"), "{batch}");
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["prompts.txt"], "nothing half written stays");
+    assert_eq!(left, ["prompts.txt"], "incomplete files must be removed");
 }
 
-/// NVRTC makes machine code. This driver refuses it, like a driver that is too old for the code.
+/// NVRTC makes machine code. The emulated driver refuses this code, like a driver that is too old for it.
 #[test]
-fn machine_code_that_the_driver_does_not_take_is_made_by_the_driver_itself() {
+fn the_driver_compiles_ptx_if_it_refuses_machine_code() {
     let (Some(folder), Some(compiler)) = (driver(), std::env::var("LLAMA_TRACE_NVRTC").ok()) else {
         println!("skipped: LLAMA_TRACE_NVRTC names no folder of NVRTC, or there is no C++ compiler");
         return;
@@ -244,7 +248,7 @@ fn machine_code_that_the_driver_does_not_take_is_made_by_the_driver_itself() {
 }
 
 #[test]
-fn a_device_is_taken_by_its_number_and_one_that_is_not_there_or_too_old_is_refused() {
+fn a_device_is_chosen_by_number_and_missing_or_old_ones_are_refused() {
     if driver().is_none() {
         return;
     }
@@ -290,14 +294,14 @@ fn a_device_without_room_for_the_model_is_refused_before_it_is_loaded() {
     let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap());
     let weights = file.len() - header as usize;
     assert!(refused + weights < ran, "{refused} bytes, and {ran} with {weights} of weights");
-    // The device was not requested, so the program uses another one.
+    // With `--device auto` the GPU was not requested, so the program uses the CPU.
     let output = run(&[&PROMPT[..], &["-n", "3", "--device", "auto"]].concat(), &environment);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 /// With `--device auto`, if two models do not fit together, the second one runs on the CPU.
 #[test]
-fn of_two_models_that_do_not_fit_side_by_side_the_processor_runs_the_second() {
+fn if_two_models_do_not_fit_together_the_cpu_runs_the_second() {
     if driver().is_none() {
         return;
     }
@@ -314,7 +318,7 @@ fn of_two_models_that_do_not_fit_side_by_side_the_processor_runs_the_second() {
     assert_eq!(taken("900000000"), [1, 1]);
 }
 
-/// The text so far stays, whichever memory can no longer be allocated.
+/// If any allocation fails during a run, the text so far stays.
 #[test]
 fn memory_that_runs_out_ends_a_run_with_one_message_and_keeps_its_text() {
     if driver().is_none() {
@@ -340,7 +344,7 @@ fn memory_that_runs_out_ends_a_run_with_one_message_and_keeps_its_text() {
 }
 
 #[test]
-fn a_driver_that_is_too_old_is_said_whoever_chose_the_device() {
+fn a_driver_that_is_too_old_is_reported_with_cuda_and_with_auto() {
     if driver().is_none() {
         return;
     }
@@ -357,7 +361,7 @@ fn a_driver_that_is_too_old_is_said_whoever_chose_the_device() {
 }
 
 #[test]
-fn a_device_that_does_not_compute_what_it_should_is_told_from_one_that_does_before_a_model_runs() {
+fn the_self_test_detects_a_device_that_computes_wrongly() {
     if driver().is_none() {
         return;
     }
@@ -369,7 +373,7 @@ fn a_device_that_does_not_compute_what_it_should_is_told_from_one_that_does_befo
         ("attention_decode", "compute attention for one token as the CPU does"),
         ("all", "add numbers"),
     ] {
-        // The self-test of another process does not count for this device.
+        // Each run has its own cache, so it does not find that a self-test has passed before.
         let cache = tempfile::tempdir().unwrap();
         let idle = [("LLT_DRIVER_IDLE", idle), ("XDG_CACHE_HOME", cache.path().to_str().unwrap())];
         let output = run(&[&PROMPT[..], &["--device", "cuda"]].concat(), &idle);

@@ -1,4 +1,4 @@
-//! The CUDA emulation for the kernel tests detects what a kernel must not do.
+//! The CUDA emulation of the kernel tests must detect each fault that a kernel can have.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn faults(folder: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn what_a_kernel_must_not_do_ends_the_process_with_words_that_say_what() {
+fn each_fault_of_a_kernel_ends_the_process_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = faults(folder.path()) else { return };
     let run = |words: &[&str]| {
@@ -61,7 +61,7 @@ fn what_a_kernel_must_not_do_ends_the_process_with_words_that_say_what() {
         (&["products_left", "256"], "products are under way at the end of a thread"),
     ] {
         let (code, said) = run(words);
-        // A signal ends it.
+        // A signal ends the process, so it has no exit code.
         assert_eq!(code, None, "{words:?}: {said}");
         assert!(said.starts_with(&format!("emulated kernel: {expected} (")), "{words:?}: {said}");
     }

@@ -32,7 +32,7 @@ fn cases() -> (Vec<u32>, Vec<Value>) {
     (ids, cases)
 }
 
-/// Checks that for each obeyed or refused field of `source`, some case sets or removes it.
+/// Asserts that each obeyed or refused field of `source` is set or removed in some case.
 pub(super) fn every_field_is_tried(source: Source, cases: &[Value], prefixes: &[&str]) {
     for row in TABLE.iter().filter(|row| row.source == source && row.rule != Rule::Harmless) {
         for pattern in row.names {
@@ -65,10 +65,10 @@ fn folder(case: &Value) -> TempDir {
     folder
 }
 
-/// Returns what differs from the expectation of `case` for the model at `path`, if anything does. `base` has the bits
-/// of the unchanged model.
+/// Opens and runs the model at `path`. Returns the difference from the expectation of `case`, if there is one. `base`
+/// has the bits of the logits of the unchanged model.
 pub(super) fn problem(case: &Value, path: &Path, ids: &[u32], base: &[u32]) -> Option<String> {
-    // If the weights do not fit, the error is about the field.
+    // The weights are loaded too, because a changed field may be refused only when the weights do not fit.
     let opened = checkpoint::open(path)
         .and_then(|checkpoint| Model::load(&checkpoint, Cpu::default()).map(|_| checkpoint));
     let problem = match (case["expected"].as_str().unwrap(), opened) {
@@ -96,7 +96,7 @@ pub(super) fn problem(case: &Value, path: &Path, ids: &[u32], base: &[u32]) -> O
 }
 
 #[test]
-fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
+fn each_field_is_obeyed_as_by_transformers_or_harmless_or_refused() {
     let (ids, cases) = cases();
     let base = |model: &str| {
         let checkpoint = checkpoint::open(&fixture(&format!("golden/{model}"))).unwrap();
@@ -161,7 +161,7 @@ fn args<'a>(command: &[&'a str], folder: &'a Path) -> Vec<&'a str> {
 }
 
 #[test]
-fn an_ignored_field_is_named_wherever_the_model_is() {
+fn an_ignored_field_is_named_wherever_the_model_is_described() {
     let case = json!({"model": "gqa", "set": {"is_causal": false, "my_window": 3, "author": "x"}});
     let folder = folder(&case);
     let output = llama_trace(args(&["info"], folder.path()));
@@ -185,7 +185,7 @@ fn an_ignored_field_is_named_wherever_the_model_is() {
     assert!(output.status.success(), "{}", stderr(&output));
     let manifest: Value = serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["model"]["ignored_config"], json!(["is_causal", "my_window"]));
-    // Without the field, the model is the unchanged one.
+    // With the field ignored, the model computes the same as the unchanged model.
     let checkpoint =
         checkpoint::open_ignoring(folder.path(), &["is_causal".into(), "my_window".into()]).unwrap();
     let plain = checkpoint::open(&fixture("golden/gqa")).unwrap();
@@ -193,7 +193,7 @@ fn an_ignored_field_is_named_wherever_the_model_is() {
 }
 
 #[test]
-fn ignoring_what_is_not_there_or_changes_nothing_is_an_error_that_says_so() {
+fn ignoring_an_absent_or_harmless_field_is_an_error() {
     let refused = |model: &Path, name: &str, texts: &[&str]| {
         let output = llama_trace(args(&["info", "--ignore-config", name], model));
         let message = stderr(&output);
@@ -215,7 +215,7 @@ fn ignoring_what_is_not_there_or_changes_nothing_is_an_error_that_says_so() {
 }
 
 #[test]
-fn tensors_that_nothing_reads_are_harmless_or_warned_of_or_refused() {
+fn unused_tensors_are_harmless_or_give_a_warning_or_are_refused() {
     let open = |name: &str| {
         let add = |tensors: &mut Tensors| {
             tensors.insert(name.into(), (vec![2], vec![0; 8]));

@@ -45,7 +45,8 @@ fn key(build: Build, name: &str, typed: &Value) -> Build {
     }
 }
 
-/// Writes a file with the tensors of one of `fixtures/formats/gguf`, and the keys of `all` changed as in `case`.
+/// Writes a GGUF file with the tensors of a file in `fixtures/formats/gguf`. Its keys are those of `all`, changed as in
+/// `case`.
 fn file(folder: &Path, all: &Value, case: &Value) -> PathBuf {
     let arch = case["model"].as_str().unwrap();
     let mut keys = all["keys"][arch].as_object().unwrap().clone();
@@ -69,7 +70,7 @@ fn file(folder: &Path, all: &Value, case: &Value) -> PathBuf {
 }
 
 #[test]
-fn a_gguf_key_is_obeyed_as_llama_cpp_obeys_it_or_harmless_or_refused_by_name() {
+fn each_gguf_key_is_obeyed_as_by_llama_cpp_or_harmless_or_refused() {
     let (all, ids, cases) = read("gguf.json");
     let folder = TempDir::new().unwrap();
     let base = |arch: &str| {

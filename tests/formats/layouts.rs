@@ -29,7 +29,7 @@ const SAID: [(&str, &str, &[&str]); 13] = [
     (
         "shards",
         "2 safetensors files",
-        &["the index names and no shard has: `mtp.fc.weight`", "in several shards"],
+        &["the index lists but no shard has: `mtp.fc.weight`", "in several shards"],
     ),
 ];
 
@@ -54,9 +54,9 @@ fn layouts_have_the_logits_that_transformers_gives() {
     }
 }
 
-/// A file is named instead of its folder.
+/// Any file of a model opens the folder that it is in.
 #[test]
-fn the_files_of_a_layout_lead_to_its_folder() {
+fn any_file_of_a_layout_opens_its_folder() {
     for file in [
         "bin/pytorch_model.bin",
         "bin/config.json",
@@ -70,7 +70,7 @@ fn the_files_of_a_layout_lead_to_its_folder() {
     }
 }
 
-/// `info` and a run give the same message.
+/// Asserts that `info` and a run refuse a layout with the same message, and that it contains each of `texts`.
 fn refused(name: &str, texts: &[&str]) {
     let path = fixture("layouts").join(name);
     let path = path.to_str().unwrap();
@@ -90,7 +90,7 @@ fn refused(name: &str, texts: &[&str]) {
 }
 
 #[test]
-fn what_has_no_logits_is_told_as_what_it_is() {
+fn a_model_without_an_output_head_is_refused_with_its_class() {
     let classifier = "the model has no output head: it was saved as `LlamaForSequenceClassification`, a classifier of texts";
     refused(
         "classifier",
@@ -101,7 +101,7 @@ fn what_has_no_logits_is_told_as_what_it_is() {
 }
 
 #[test]
-fn pickles_that_are_no_tensors_are_refused_by_name() {
+fn pickles_that_are_not_tensors_are_refused() {
     for name in ["refused-legacy", "refused-legacy-4"] {
         refused(name, &["before version 1.6", "pytorch_model.bin", "torch.save(torch.load("]);
     }
@@ -109,9 +109,9 @@ fn pickles_that_are_no_tensors_are_refused_by_name() {
     refused("refused-module", &["asks for `torch.nn.modules.linear.Linear`, which is refused", "save_file"]);
 }
 
-/// Only the folder, without its configuration.
+/// Tests a folder that has only a pickle, and no configuration.
 #[test]
-fn a_pickle_without_a_configuration_asks_for_either() {
+fn a_pickle_without_a_configuration_asks_for_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pytorch_model.bin");
     fs::copy(fixture("layouts/bin/pytorch_model.bin"), &file).unwrap();
@@ -123,7 +123,7 @@ fn a_pickle_without_a_configuration_asks_for_either() {
     }
 }
 
-/// Folders that users reported as failing, next to the checkout.
+/// Opens folders that users reported as failing. They are next to the checkout.
 #[test]
 fn reported_folders_open() {
     let Some(flat) = super::common::data("foreign/flat-keys-qwen3-embedding") else { return };

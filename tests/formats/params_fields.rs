@@ -26,7 +26,7 @@ fn write(folder: &Path, all: &Value, case: &Value) {
 }
 
 #[test]
-fn a_params_field_is_obeyed_as_metas_code_obeys_it_or_harmless_or_refused_by_name() {
+fn each_params_field_is_obeyed_as_by_metas_code_or_harmless_or_refused() {
     let (all, ids, cases) = read("params.json");
     let folder = TempDir::new().unwrap();
     let weights = "consolidated.00.pth";

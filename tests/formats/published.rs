@@ -1,5 +1,6 @@
-//! Published configurations (`fixtures/configuration/published.json`). Each one opens without a message, except about
-//! the class if it is not a language model, or is refused for the field that the file names.
+//! Published configurations (`fixtures/configuration/published.json`). Each one opens without a message, or is refused
+//! because of the field that the file names. There is one exception: a message about the class, if the class is not a
+//! language model.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,8 +12,8 @@ use tempfile::TempDir;
 use super::build::Build;
 use crate::common::{fixture, models};
 
-/// Writes a model with exactly this configuration, and returns its path. The model has few tensors, with other sizes
-/// than the configuration. This is an error only when one of them is read.
+/// Writes a model with exactly this configuration, and returns its path. The model has only a few tensors, and their
+/// sizes do not fit the configuration. This is an error only when a tensor is read, and the test reads none.
 fn write(model: &Value) -> (TempDir, PathBuf) {
     if let Some(config) = model.get("config") {
         let folder = models::golden("gqa", |tensors| tensors.retain(|name, _| name == "model.norm.weight"));
@@ -50,7 +51,7 @@ fn write(model: &Value) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn published_configurations_open_without_a_word_or_are_refused_by_name() {
+fn published_configurations_open_silently_or_are_refused_by_field() {
     let path = fixture("configuration/published.json");
     let models: Vec<Value> = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     assert!(models.len() > 60);

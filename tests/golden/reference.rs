@@ -44,7 +44,7 @@ pub(crate) fn open(model: &str) -> Checkpoint {
 
 /// Every stage of a prefill and two decode passes on a backend, keyed by the file name of an export.
 pub(crate) fn record_on(
-    backend: impl Backend,
+    backend: impl Backend + 'static,
     checkpoint: &Checkpoint,
     prompt: &[u32],
 ) -> BTreeMap<String, Tensor> {

@@ -6,7 +6,7 @@ use super::common::{llama_trace, models, stderr};
 use super::{file, refused, run};
 
 #[test]
-fn a_bin_file_of_another_size_than_its_header_says() {
+fn a_bin_file_whose_size_contradicts_its_header_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let whole = models::bin();
     let good = file(&folder, "good.bin", &whole);
@@ -28,7 +28,7 @@ fn a_bin_file_of_another_size_than_its_header_says() {
 }
 
 #[test]
-fn a_bin_file_with_absurd_numbers() {
+fn a_bin_file_with_absurd_numbers_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for field in 0..7 {
         for number in [0, -1, i32::MIN, i32::MAX, 1 << 20, 1 << 30] {
@@ -55,7 +55,7 @@ fn version_2(group: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_version_2_file_with_groups_that_cannot_be() {
+fn a_version_2_file_with_impossible_groups_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let whole = version_2(5);
     for group in [0_i32, -1, -32, i32::MIN] {
@@ -93,7 +93,7 @@ fn a_version_2_file_with_the_smallest_and_the_largest_groups_runs() {
 
 /// Scales that are NaN run like weights that are NaN.
 #[test]
-fn scales_that_are_no_numbers_run_with_a_line_that_says_so() {
+fn scales_that_are_nan_run_with_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     for value in [f32::NAN, f32::INFINITY] {
         let mut bytes = version_2(4096);

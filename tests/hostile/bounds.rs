@@ -14,7 +14,7 @@ use super::common::models::{self, Tensors};
 use super::common::{fixture, llama_trace, stdout};
 use super::{child, file};
 
-/// Runs the program with these limits, and asserts its exit code and its message.
+/// Runs the program with the limits of [`child`], and asserts its exit code and its message.
 fn ends(args: &[&str], files: &[&Path], code: i32, texts: &[&str]) {
     let end = child::run(args, files);
     assert_eq!((end.wrong(), end.code), (None, Some(code)), "{}", end.stderr);
@@ -48,13 +48,13 @@ fn an_id_of_2_to_the_31_is_refused_before_a_table_is_made() {
             ends(&args, &[], 3, &["tokenizer.json", "2147483648", "1048576"]);
         }
     }
-    // A rank of tiktoken is an id.
+    // In tiktoken's format, the rank of a token is its id.
     let ranks = file(&folder, "tokenizer.model", "YQ== 0\nYg== 2147483648\n");
     ends(&["tokenize", "a", "--tokenizer", ranks.to_str().unwrap()], &[], 3, &["tokenizer.model"]);
 }
 
 #[test]
-fn many_tensors_are_told_in_one_pass_and_more_are_refused() {
+fn many_tensors_are_described_quickly_and_too_many_are_refused() {
     for (count, code) in [(60_000, 0), (100_000, 3)] {
         let model = models::golden("gqa", |tensors: &mut Tensors| {
             for number in 0..count {
@@ -69,7 +69,7 @@ fn many_tensors_are_told_in_one_pass_and_more_are_refused() {
 }
 
 #[test]
-fn an_index_names_so_many_files_and_no_more() {
+fn an_index_with_too_many_files_is_refused() {
     let model = models::sharded();
     models::edit_json(&model.path().join("model.safetensors.index.json"), |index| {
         for number in 0..60_000 {
@@ -81,7 +81,7 @@ fn an_index_names_so_many_files_and_no_more() {
 }
 
 #[test]
-fn a_text_is_held_against_the_context_before_it_is_split() {
+fn a_text_is_compared_with_the_context_before_it_is_split() {
     let folder = tempfile::tempdir().unwrap();
     let text = file(&folder, "long.txt", "a ".repeat(30 << 20));
     let path = text.to_str().unwrap();
@@ -89,7 +89,7 @@ fn a_text_is_held_against_the_context_before_it_is_split() {
         let texts = ["longer than the model's context", "512 tokens of at most", "62914560 bytes"];
         ends(&[command, &["--prompt-file", path]].concat(), &[&text], 4, &texts);
     }
-    // The same bound applies to every form of tokenizer.
+    // The same limit applies to every tokenizer format.
     let (bin, tok) = (
         file(&folder, "m.bin", models::bin()),
         file(&folder, "tokenizer.bin", models::tok_bin(models::BIN_VOCAB)),
@@ -99,7 +99,7 @@ fn a_text_is_held_against_the_context_before_it_is_split() {
 }
 
 #[test]
-fn tokenize_says_its_own_bound() {
+fn the_limit_of_tokenize_is_in_its_message() {
     let folder = tempfile::tempdir().unwrap();
     let text = file(&folder, "long.txt", "a ".repeat(30 << 20));
     let end = child::fed(&["tokenize", "--stdin"], &[&text], fs::File::open(&text).unwrap().into());
@@ -126,7 +126,7 @@ fn a_normalizer_is_bounded_before_it_makes_a_text_longer() {
 }
 
 #[test]
-fn an_expression_looks_around_a_few_times() {
+fn an_expression_with_too_many_lookarounds_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = "a".repeat(100_000);
     for expression in
@@ -141,8 +141,8 @@ fn an_expression_looks_around_a_few_times() {
     }
 }
 
-/// A rule that reads the rest of the text at each character takes hours for a few megabytes. The size of the rule does
-/// not show this.
+/// A regular expression that reads the rest of the text at each character takes hours for a few megabytes, even if the
+/// expression is short.
 #[test]
 fn a_text_that_would_take_hours_to_split_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -180,7 +180,8 @@ fn a_text_that_would_take_hours_to_split_is_given_up() {
         (&["log", "--prompt-file", prompt, "--tokenizer", &around], &long),
         (&["chat", "--tokenizer", &around], &short),
     ];
-    // The tokenizers' own tests stop such texts earlier. The commands run in parallel, because each takes a minute.
+    // A plain `cargo test` skips these commands, because the unit tests of the tokenizers cover the same texts with a
+    // shorter time limit. The commands run in parallel, because each takes a minute.
     let commands = sampled("texts that are given up after a minute", commands, 0);
     let children = commands.into_iter().map(|(args, input)| {
         let child = Command::new("timeout")
@@ -205,7 +206,7 @@ fn a_text_that_would_take_hours_to_split_is_given_up() {
 
 /// A template that repeats the text a thousand times makes the prompt a thousand times as long.
 #[test]
-fn a_template_has_the_text_once() {
+fn a_template_that_repeats_the_text_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = tokenizer(&folder, |file| {
         let text = json!({"Sequence": {"id": "A", "type_id": 0}});
@@ -215,7 +216,7 @@ fn a_template_has_the_text_once() {
 }
 
 #[test]
-fn a_file_has_so_many_prompts_and_no_more() {
+fn a_file_with_too_many_prompts_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("prompts.txt");
     fs::write(&path, "a\n".repeat((1 << 16) + 1)).unwrap();
@@ -230,7 +231,7 @@ fn a_pipe_to_which_nobody_writes_is_given_up() {
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let list = format!("@{}", pipe.display());
-    // The commands run in parallel, because each waits.
+    // The commands run in parallel, because each waits for some time.
     std::thread::scope(|scope| {
         scope.spawn(|| ends(&["--prompt-file", pipe.to_str().unwrap()], &[], 4, &["nothing was written"]));
         scope.spawn(|| ends(&["--ids", &list], &[], 4, &["nothing was written"]));

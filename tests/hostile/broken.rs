@@ -30,10 +30,10 @@ use super::common::models;
 /// Time after which a process or a thread counts as hanging. A passing test never waits this long.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// Returns the broken weight at this index.
+/// Returns the broken value of the weight at this index. `None` if this weight is not broken.
 type Weight = fn(usize) -> Option<f32>;
 
-/// Which weights are broken: all of them, or some of the first layer's queries.
+/// Kinds of broken models: their names, and the weights that are broken.
 const KINDS: [(&str, Weight); 12] = [
     ("NaN", |_| Some(f32::NAN)),
     ("a NaN in wq", |i| (i == WQ + 3).then_some(f32::NAN)),
@@ -66,8 +66,8 @@ fn broken(folder: &Path, weight: Weight) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Draws every view of the tracer on the first stage that it fits. Draws all views that fit attention and the logits
-/// there too.
+/// Draws every view of the tracer, each on the first stage that it fits. On attention, the logits and `ffn_hidden`,
+/// draws every view that fits.
 fn draw_all(path: &Path, precision: Precision) {
     let checkpoint = checkpoint::open(path).unwrap();
     let model = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::common::{stderr, stdout};
 
-/// Limits of the program beyond the files: address space in bytes, and seconds.
+/// Limits of the program: address space in addition to the files, in bytes, and CPU time in seconds.
 const MEMORY: u64 = 256 << 20;
 const SECONDS: &str = "10";
 /// Time after which a sleeping child, which uses no CPU time, counts as hanging.
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &[&str], files: &[&Path]) -> End {
     fed(args, files, Stdio::null())
 }
 
-/// The same with this standard input.
+/// Like [`run`], with this standard input.
 pub(crate) fn fed(args: &[&str], files: &[&Path], input: Stdio) -> End {
     let size: u64 = files.iter().map(|path| bytes(path)).sum();
     let kilobytes = (2 * size + MEMORY) / 1024;
@@ -55,7 +55,7 @@ fn bytes(path: &Path) -> u64 {
 }
 
 impl End {
-    /// Returns the error in this end, if there is one. A file may be refused, but nothing else may go wrong.
+    /// Returns what went wrong, if anything did. A refusal of the file with a proper message is not an error.
     pub(crate) fn wrong(&self) -> Option<String> {
         let what = match self.code {
             Some(0) => None,

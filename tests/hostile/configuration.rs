@@ -9,7 +9,7 @@ use super::common::models::{self, BIN_VOCAB};
 use super::{Change, file, refused, remove, run};
 
 #[test]
-fn a_configuration_that_is_none() {
+fn an_invalid_configuration_is_refused() {
     let cases: &[Change<'_>] = &[
         (&|config| *config = json!([]), &["no JSON object"]),
         (&|config| *config = json!({}), &["model_type", "\"llama\""]),
@@ -50,7 +50,7 @@ fn a_configuration_that_is_none() {
 }
 
 #[test]
-fn a_tokenizer_that_is_none_or_of_another_model() {
+fn an_invalid_tokenizer_or_one_of_another_model_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let model = file(&folder, "m.bin", models::bin());
     let args = |tokenizer: &'static str| {

@@ -13,7 +13,7 @@ const TOKENS: usize = 1100;
 const STAGES: &str = "qk,scores,masked_scores,softmax,logits";
 
 #[test]
-fn export_and_log_values_hold_no_stage_however_large_it_is() {
+fn export_and_log_values_never_hold_a_whole_large_stage() {
     let folder = tempfile::tempdir().unwrap();
     models::zeros(folder.path(), MODEL);
     let ids: Vec<String> = (0..TOKENS).map(|i| (i * 61 % 70_000).to_string()).collect();

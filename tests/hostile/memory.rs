@@ -26,7 +26,7 @@ fn limited(kibibytes: u64, args: &[&str], folder: &Path) -> Output {
     shell.output().unwrap()
 }
 
-/// Address space that the program needs to start, in KiB: its file, its libraries, and the main thread's stack.
+/// The address space that the program needs to start, in KiB: for its file, its libraries, and the main thread's stack.
 fn least(folder: &Path) -> u64 {
     let starts = |kibibytes: &u64| limited(*kibibytes, &["--version"], folder).status.success();
     (8..).map(|part| part * 4096).find(starts).unwrap()
@@ -35,13 +35,14 @@ fn least(folder: &Path) -> u64 {
 /// Returns whether `output` is from a run that succeeded. If the run lacked memory, returns false. Any other end fails
 /// the test.
 fn ended(output: &Output, what: &str, folder: &Path) -> bool {
-    // If a thread's first allocation fails, inside the C library, then glibc prints a message too.
+    // If the first allocation of a thread fails inside the C library, glibc prints a message of its own, which is
+    // ignored.
     let told: String = stderr(output)
         .lines()
         .filter(|line| !line.starts_with("Fatal glibc"))
         .map(|line| format!("{line}\n"))
         .collect();
-    // The new version of a folder is created next to it or inside it.
+    // Looks for temporary files. The program creates them next to the output folder or inside it.
     let mut left = Vec::new();
     for within in [folder.to_owned(), folder.join("e"), folder.join("f"), folder.join("t")] {
         let entries = fs::read_dir(within).into_iter().flatten();
@@ -61,7 +62,7 @@ fn ended(output: &Output, what: &str, folder: &Path) -> bool {
 }
 
 #[test]
-fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
+fn any_failed_allocation_gives_one_message_and_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let model = models::golden("gqa", |_| {});
     let model = model.path().to_str().unwrap();
@@ -91,13 +92,13 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
     ];
     let least = least(folder.path());
     let (mut lacked, mut succeeded) = (0, 0);
-    // Small steps up to the first success. A run in a window of a few KiB once left a folder.
+    // Small steps up to the first success, because a run once left a folder behind only within a range of a few KiB.
     let steps = sampled("steps of lacking memory", (0..2 << 20).step_by(211), 2000);
     let suffices = |more: &u64| {
         let what = format!("{:?} with {more} KiB more than it takes to start", commands[1]);
         ended(&limited(least + more, commands[1], folder.path()), &what, folder.path())
     };
-    assert!(steps.iter().any(suffices), "it never has enough");
+    assert!(steps.iter().any(suffices), "no amount of memory is enough");
     let commands = sampled("commands without memory", commands, 4);
     for args in &commands {
         // Steps of growing size, because most allocations are at the beginning.
@@ -114,7 +115,7 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
                 in_a_row = 0;
             }
             more += 4096 + more / 3;
-            assert!(more < 2 << 20, "{what}: it never has enough");
+            assert!(more < 2 << 20, "{what}: no amount of memory is enough");
         }
     }
     assert!(
@@ -123,9 +124,10 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
     );
 }
 
-/// The process that renders the chat template needs memory too. If it lacks memory, there is one message for all lines.
+/// The process that renders the chat template needs memory too. If it does not get enough, there is one message, and
+/// not one for each line.
 #[test]
-fn a_chat_without_memory_says_so_once() {
+fn a_chat_without_memory_gives_one_message() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("said.txt"), "hi\nho\n").unwrap();
     let least = least(folder.path());
@@ -141,7 +143,7 @@ fn a_chat_without_memory_says_so_once() {
     assert!(enough.is_some() && lacked > 5, "{enough:?} {lacked}");
 }
 
-/// Memory that grew with the size of a picture or with the CPU's cache is bounded.
+/// Memory must not grow with the size of a picture or with the size of the CPU's cache.
 #[test]
 fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +155,8 @@ fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
     fs::write(folder.path().join("long.txt"), long).unwrap();
     let builtin = fixture("builtin/tokenizer.json");
     let builtin = builtin.to_str().unwrap();
-    // Two texts without a blank, for a vocabulary with scores. The first can be split at its lines, the second nowhere.
+    // Two texts without a space, for a vocabulary with scores. The first text can be split at line ends, the second
+    // nowhere.
     let vocabulary = folder.path().join("tokenizer.bin");
     fs::write(&vocabulary, scored(&["1", "a", "aa", "aaaa"])).unwrap();
     let vocabulary = vocabulary.to_str().unwrap();

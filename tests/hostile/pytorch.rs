@@ -1,4 +1,4 @@
-//! pytorch_model.bin: truncated, changed, and with a declared size that is too large.
+//! Files pytorch_model.bin that are truncated, changed, or declare a size that is too large.
 
 use std::fs;
 use std::path::Path;
@@ -16,8 +16,8 @@ fn model(bytes: &[u8]) -> TempDir {
     folder
 }
 
-/// Opens it with `info` and with a run, under limits on memory and time. Both must succeed, or both must refuse it with
-/// the same message.
+/// Opens the folder with `info` and with a run, under limits on memory and time. Both must succeed, or both must refuse
+/// the folder with the same message.
 fn opened(path: &Path) -> (Option<i32>, String) {
     let text = path.to_str().unwrap();
     let info = child::run(&["info", "--model", text], &[path]);
@@ -35,7 +35,7 @@ fn whole() -> Vec<u8> {
 }
 
 #[test]
-fn a_pytorch_file_that_is_cut_off_or_changed() {
+fn a_truncated_or_changed_pytorch_file_is_refused_or_runs() {
     let whole = whole();
     assert_eq!(opened(model(&whole).path()).0, Some(0));
     for length in (0..whole.len()).step_by(whole.len() / 8) {
@@ -58,7 +58,7 @@ fn a_pytorch_file_that_is_cut_off_or_changed() {
 }
 
 #[test]
-fn a_zip_bomb_is_refused_by_name() {
+fn a_zip_bomb_is_refused() {
     let whole = whole();
     let rows: Vec<usize> = (0..whole.len()).filter(|&at| whole[at..].starts_with(b"PK\x01\x02")).collect();
     let refused = |change: &dyn Fn(&mut [u8]), text: &str| {
@@ -73,6 +73,6 @@ fn a_zip_bomb_is_refused_by_name() {
         row[24..28].fill(0xfe);
     };
     refused(&compressed, "is compressed or encrypted");
-    // Every entry is at the place of the first one.
+    // According to the directory, every entry is at the place of the first entry.
     refused(&|row| row[42..46].fill(0), "overlaps another");
 }

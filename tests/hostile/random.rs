@@ -1,4 +1,4 @@
-//! Files with a few random changes. Each one is opened and run by a child with limits on memory and time.
+//! Files with a few random changes. A child process with limits on memory and time opens and runs each of them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::common::{data, fixture, llama_trace, models, stderr};
 use super::{child, trace};
 use llama_trace_core::testing::sampled;
 
-/// Runs each file with `cases` random changes, or with the number in `PROPTEST_CASES`. The changes are always the same,
+/// Runs `check` on `cases` random changes, or on the number in `PROPTEST_CASES`. The changes are always the same,
 /// unless `PROPTEST_RNG_SEED` is set.
 fn each<S: Strategy>(cases: u32, changes: S, check: impl Fn(S::Value) -> Option<String>) {
     let asked = |name| std::env::var_os(name).is_some();
@@ -54,9 +54,9 @@ enum Change {
     Double,
     /// Another name.
     Rename,
-    /// Nothing.
+    /// No value: it is removed.
     Remove,
-    /// A list without its last values.
+    /// The same list in reverse order.
     Reverse,
 }
 
@@ -90,7 +90,7 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
     ];
     let path = prop::collection::vec(any::<Index>(), 1..6);
     let edit = (path, change).prop_map(|(path, change)| Edit { path, change });
-    // One change leaves the rest intact, so the rest is read to its end.
+    // Most cases have one change, so the rest of the file is intact and is read to its end.
     prop_oneof![
         3 => prop::collection::vec(edit.clone(), 1),
         1 => prop::collection::vec(edit, 2..4),
@@ -98,7 +98,7 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
 }
 
 impl Edit {
-    /// Follows the path into `value` until one of the two ends, and makes the change there.
+    /// Follows the path into `value` until the path ends or the value has no children, and makes the change there.
     fn apply(&self, mut value: &mut Value) {
         for (depth, step) in self.path.iter().enumerate() {
             let last = depth + 1 == self.path.len();
@@ -214,7 +214,7 @@ struct Subject {
     folder: TempDir,
     file: PathBuf,
     whole: Vec<u8>,
-    /// The command lines of which one is chosen.
+    /// The command lines. Each case chooses one of them.
     commands: Vec<Vec<String>>,
 }
 
@@ -294,7 +294,8 @@ fn llama2c(file: &str) -> Subject {
     Subject::new(folder, "m.bin", file, ON_TEXT)
 }
 
-/// Files of fixtures/formats. The model is `model` among them, or all of them.
+/// A copy of files of fixtures/formats, of which `file` is changed. The model is the file `model`, or the whole folder
+/// if `model` is empty.
 fn format(files: &[&str], model: &str, file: &str) -> Subject {
     let folder = tempfile::tempdir().unwrap();
     for name in files {

@@ -8,7 +8,7 @@ use super::common::{llama_trace, models, stderr};
 use super::{file, refused};
 
 #[test]
-fn a_prompt_that_cannot_be_run() {
+fn a_prompt_that_cannot_be_run_is_refused() {
     let long = vec!["word"; 2000].join(" ");
     let ids = vec!["1"; 600].join(",");
     refused(
@@ -41,7 +41,7 @@ fn a_prompt_that_cannot_be_run() {
 }
 
 #[test]
-fn a_stage_a_layer_or_a_pass_that_does_not_exist() {
+fn a_missing_stage_layer_or_pass_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let export = |args: &[&str], texts: &[&str]| {
@@ -72,7 +72,7 @@ fn a_stage_a_layer_or_a_pass_that_does_not_exist() {
 }
 
 #[test]
-fn options_that_ask_for_what_cannot_be() {
+fn impossible_options_are_refused() {
     refused(&["log", "--ids", "1", "--threads", "0"], 2, &["--threads from 1 to 1024", "found: 0"]);
     refused(
         &["log", "--ids", "1", "--threads", "1000000"],
@@ -90,7 +90,7 @@ fn options_that_ask_for_what_cannot_be() {
 }
 
 #[test]
-fn a_number_that_is_none_is_answered_by_what_a_number_is() {
+fn the_error_of_an_invalid_number_says_what_is_expected() {
     let told = |args: &[&str]| {
         let output = llama_trace(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
@@ -158,7 +158,7 @@ fn absurd_numbers_of_tokens_end_with_the_context() {
 
 /// A message names a wrong word, but does not repeat all of it if it is long.
 #[test]
-fn a_wrong_word_of_any_length_is_answered_in_a_few_lines() {
+fn the_error_about_a_long_wrong_word_is_short() {
     let (word, digits) = ("x".repeat(15_000), "9".repeat(15_000));
     let unknown = format!("--{word}");
     let many = format!("L{digits}/h0");

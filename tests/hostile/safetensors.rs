@@ -11,7 +11,7 @@ use super::common::{fixture, llama_trace};
 use super::{Change, refused, run};
 
 #[test]
-fn a_safetensors_file_of_another_size_than_its_header_says() {
+fn a_safetensors_file_whose_size_contradicts_its_header_is_refused() {
     let model = models::golden("gqa", |_| {});
     let path = model.path().join("model.safetensors");
     let whole = fs::read(&path).unwrap();
@@ -21,7 +21,7 @@ fn a_safetensors_file_of_another_size_than_its_header_says() {
         (5, &["cut off", "found: 5 bytes"]),
         (8, &["cut off", "8 bytes"]),
         (100, &["cut off", "in a file of 100 bytes"]),
-        (size / 2, &["cut off", "bytes by its header"]),
+        (size / 2, &["cut off", "bytes, as its header says"]),
         (size - 1, &["cut off", &format!("expected: {size} bytes"), &format!("found: {} bytes", size - 1)]),
     ] {
         fs::write(&path, &whole[..length]).unwrap();
@@ -37,7 +37,7 @@ fn a_safetensors_file_of_another_size_than_its_header_says() {
 }
 
 #[test]
-fn a_tensor_of_the_wrong_shape() {
+fn a_tensor_of_the_wrong_shape_is_refused() {
     let name = "model.layers.1.self_attn.k_proj.weight";
     let model = models::golden("gqa", |tensors| {
         tensors.get_mut(name).unwrap().0.reverse();
@@ -90,13 +90,13 @@ fn a_missing_tensor_is_named_with_the_ones_nearest_to_it() {
     );
     let model = models::golden("gqa", Tensors::clear);
     refused(&run(model.path()), 3, &["found: no tensors at all"]);
-    // A name that would clear the screen.
+    // If this name were printed unescaped, it would clear the screen.
     let model = models::golden("gqa", rename("model.norm.weight", "\x1b[2Jmodel.norm.weight"));
     refused(&run(model.path()), 3, &["`\\u{1b}[2Jmodel.norm.weight`"]);
 }
 
 #[test]
-fn an_index_of_shards_that_is_wrong() {
+fn a_wrong_index_of_shards_is_refused() {
     let cases: &[Change<'_>] = &[
         (&|index| *index = json!(null), &["index of shards cannot be read", "weight_map"]),
         (
@@ -131,7 +131,7 @@ fn an_index_of_shards_that_is_wrong() {
     }
 }
 
-/// A file with the largest allowed header needs no more than the usual memory limit.
+/// A file with the largest allowed header does not exceed the usual memory limit.
 #[cfg(target_os = "linux")]
 #[test]
 fn files_of_many_and_of_long_names_stay_within_their_memory() {

@@ -73,7 +73,7 @@ fn read(path: &Path) -> Option<String> {
 }
 
 #[test]
-fn a_file_that_is_no_trace_is_told_by_what_it_is() {
+fn the_error_about_a_file_that_is_no_trace_says_what_it_is() {
     let (_folder, bytes) = recorded("minimal");
     assert_eq!(refusal(&bytes), None, "the file is right before it is damaged");
     let model = fixture("golden/gqa/model.safetensors");
@@ -89,7 +89,7 @@ fn a_file_that_is_no_trace_is_told_by_what_it_is() {
 }
 
 #[test]
-fn other_versions_are_refused_as_such() {
+fn traces_of_other_versions_are_refused() {
     let (_folder, bytes) = recorded("minimal");
     let (mut header, values) = parts(&bytes);
     for (version, word) in [("4", "newer"), ("2", "older")] {
@@ -111,7 +111,7 @@ fn other_versions_are_refused_as_such() {
 }
 
 #[test]
-fn values_that_were_changed_are_not_shown() {
+fn changed_values_are_not_shown() {
     let (_folder, bytes) = recorded("minimal");
     let (header, values) = parts(&bytes);
     for name in ["p0/L1/xq", "decode/L0/ffn_up", "p0/logits"] {
@@ -124,7 +124,7 @@ fn values_that_were_changed_are_not_shown() {
 }
 
 #[test]
-fn a_description_that_lies_is_refused_before_anything_is_made_of_it() {
+fn a_wrong_description_of_the_run_is_refused_before_it_is_used() {
     let lies: [(&str, &[&str], Value); 14] = [
         ("layers", &["card", "config", "layers"], json!(1 << 20)),
         ("one layer more", &["card", "config", "layers"], json!(3)),
@@ -162,7 +162,7 @@ fn a_description_that_lies_is_refused_before_anything_is_made_of_it() {
 }
 
 #[test]
-fn tables_that_lie_are_refused() {
+fn wrong_tables_are_refused() {
     let (_folder, bytes) = recorded("all");
     let (header, values) = parts(&bytes);
     let with = |name: &str, at: usize, number: i64| {

@@ -16,7 +16,7 @@ fn cut_first(hub: &Hub, bytes: usize) {
 }
 
 #[test]
-fn a_connection_that_breaks_is_taken_up_where_it_broke() {
+fn a_broken_download_continues_where_it_stopped() {
     let hub = Hub::new(tiny());
     cut_first(&hub, 700_000);
     assert_eq!(ok(&hub.run(&RUN)), expected());
@@ -27,7 +27,7 @@ fn a_connection_that_breaks_is_taken_up_where_it_broke() {
 }
 
 #[test]
-fn a_server_that_cannot_go_on_starts_again() {
+fn a_download_starts_again_if_the_server_cannot_continue() {
     for status in [200, 416] {
         let hub = Hub::new(tiny());
         let whole = hub.files[WEIGHTS].clone();
@@ -44,7 +44,7 @@ fn a_server_that_cannot_go_on_starts_again() {
 }
 
 #[test]
-fn a_file_that_never_comes_whole_is_refused_and_kept() {
+fn an_incomplete_file_is_refused_and_its_part_is_kept() {
     let hub = Hub::new(tiny());
     hub.twist(|at, request, answer| match at {
         At::Store if request.from().is_some() => Answer { cut: Some(0), ..answer },
@@ -67,7 +67,7 @@ fn a_file_that_never_comes_whole_is_refused_and_kept() {
 }
 
 #[test]
-fn what_is_not_the_file_never_becomes_it() {
+fn wrong_content_never_gets_the_files_name() {
     for (file, name) in [(WEIGHTS, "SHA-256"), ("config.json", "git id")] {
         let hub = Hub::new(tiny());
         hub.twist(move |_, request, mut answer| {
@@ -94,7 +94,7 @@ fn what_is_not_the_file_never_becomes_it() {
 }
 
 #[test]
-fn a_damaged_part_of_an_earlier_run_is_fetched_anew() {
+fn a_damaged_part_of_an_earlier_run_is_downloaded_again() {
     for damaged in [vec![7; 5000], vec![7; 2_000_000]] {
         let hub = Hub::new(tiny());
         fs::create_dir_all(hub.cached().join("blobs")).unwrap();
@@ -102,14 +102,14 @@ fn a_damaged_part_of_an_earlier_run_is_fetched_anew() {
         assert_eq!(ok(&hub.run(&RUN)), expected());
         assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
         let last = hub.store.asked().last().unwrap().from();
-        assert_eq!(last, None, "from the beginning");
+        assert_eq!(last, None, "the file must be requested from its beginning");
     }
 }
 
 #[test]
-fn a_hub_that_is_busy_is_asked_again() {
+fn a_busy_hub_is_asked_again() {
     let hub = Hub::new(tiny());
-    // Twice each: the server with the list of files, and the server that stores the weights.
+    // The hub is busy twice, and so is the server that stores the weights.
     let mut left = [2, 2];
     hub.twist(move |at, request, answer| {
         let left = &mut left[usize::from(at == At::Store)];

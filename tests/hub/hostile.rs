@@ -18,14 +18,14 @@ fn ended(mut command: Command) -> Output {
     while child.try_wait().unwrap().is_none() {
         if started.elapsed() > Duration::from_secs(120) {
             child.kill().unwrap();
-            panic!("it does not end: {}", stderr(&child.wait_with_output().unwrap()));
+            panic!("the program does not end: {}", stderr(&child.wait_with_output().unwrap()));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     child.wait_with_output().unwrap()
 }
 
-/// The same, with limits on memory and CPU time.
+/// Like [`ended`], with limits on memory and CPU time.
 fn limited(hub: &Hub, args: &[&str]) -> Output {
     let inner = hub.command(args);
     let mut command = Command::new("/bin/sh");
@@ -42,7 +42,7 @@ fn limited(hub: &Hub, args: &[&str]) -> Output {
 }
 
 #[test]
-fn a_server_that_cuts_every_body_and_knows_no_parts_is_asked_a_few_times() {
+fn a_server_that_truncates_every_answer_is_asked_a_few_times() {
     // Each answer is truncated at another place, so each attempt gets a different number of bytes.
     for step in [0, 7] {
         let hub = Hub::new(tiny());
@@ -77,7 +77,7 @@ fn a_server_that_sends_a_few_bytes_each_time_is_asked_a_few_times() {
 }
 
 #[test]
-fn a_server_that_sends_a_byte_now_and_then_is_given_up() {
+fn a_very_slow_server_is_given_up() {
     for at_fault in [At::Store, At::Hub] {
         let hub = Hub::new(tiny());
         hub.twist(move |at, _, answer| Answer { drip: at == at_fault, ..answer });
@@ -91,7 +91,7 @@ fn a_server_that_sends_a_byte_now_and_then_is_given_up() {
 }
 
 #[test]
-fn names_by_the_hundred_thousand_take_no_time() {
+fn very_many_file_names_take_little_time() {
     let mut files = tiny();
     files.remove(WEIGHTS);
     let shards: Vec<String> = (0..60_000).map(|number| format!("{number:05}.safetensors")).collect();
@@ -125,7 +125,7 @@ fn pipe(path: &Path) {
 }
 
 #[test]
-fn what_a_link_leads_to_is_not_written() {
+fn the_target_of_a_link_is_not_written() {
     for hard in [false, true] {
         let hub = Hub::new(tiny());
         let precious = hub.home.path().join("precious");
@@ -150,7 +150,7 @@ fn a_partial_file_that_is_a_pipe_is_replaced() {
 }
 
 #[test]
-fn a_revision_without_an_end_is_none() {
+fn an_endless_revision_file_is_ignored() {
     let hub = Hub::new(tiny());
     let revision = hub.cached().join("refs/main");
     fs::create_dir_all(revision.parent().unwrap()).unwrap();
@@ -166,7 +166,7 @@ fn a_revision_without_an_end_is_none() {
 }
 
 #[test]
-fn pipes_in_the_place_of_files_are_not_waited_for() {
+fn the_program_does_not_wait_for_pipes_instead_of_files() {
     let hub = Hub::new(tiny());
     pipe(&hub.home.path().join("token"));
     assert_eq!(ok(&limited(&hub, &RUN)), expected(), "a token that cannot be read is none");
@@ -188,7 +188,7 @@ fn pipes_in_the_place_of_files_are_not_waited_for() {
         fs::remove_file(snapshot.join(file)).unwrap();
         std::os::unix::fs::symlink(kept, snapshot.join(file)).unwrap();
     }
-    // The lock of a blob.
+    // Puts a pipe in the place of a blob's lock.
     let hub = Hub::new(tiny());
     let name = hub.blob(WEIGHTS).file_name().unwrap().to_str().unwrap().to_owned();
     pipe(&hub.home.path().join("hub/.locks/models--org--tiny").join(format!("{name}.lock")));

@@ -41,7 +41,7 @@ impl Hub {
         Self::start(files, None)
     }
 
-    /// The same over https, with this certificate.
+    /// Like [`Hub::new`], over https with this certificate.
     pub(crate) fn new_tls(files: Files, config: &Arc<ServerConfig>) -> Self {
         Self::start(files, Some(config))
     }
@@ -145,7 +145,8 @@ fn hub(files: &Files, store: &str, request: &Request) -> Answer {
     Answer::body(json!({"id": "org/tiny", "sha": COMMIT, "siblings": siblings}).to_string())
 }
 
-/// The hub serves a small file itself, after a redirect. The other server serves a large file.
+/// The hub's answer to a request for a file. A small file is served by the hub itself after a redirect, and a large
+/// file by the other server.
 fn file(files: &Files, store: &str, request: &Request) -> Option<Answer> {
     let path = request.path.as_str();
     if let Some(name) = path.strip_prefix("/api/resolve-cache/") {

@@ -45,7 +45,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
     /// The connection closes after this many bytes of the body.
     pub(crate) cut: Option<usize>,
-    /// At this place the connection stays open, but sends no more bytes.
+    /// If true, the connection stays open after the body or its first `cut` bytes, but nothing more is sent.
     pub(crate) stall: bool,
     /// The body is sent byte by byte, with a pause after each.
     pub(crate) drip: bool,
@@ -78,7 +78,7 @@ impl Server {
         Self::serve("http", handler, Some)
     }
 
-    /// The same, over https.
+    /// Like [`Server::start`], over https.
     pub(crate) fn start_tls(
         config: Arc<ServerConfig>,
         handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
@@ -115,7 +115,7 @@ impl Server {
     }
 }
 
-/// A client that closes the connection is not a failure. Then no more is written.
+/// Writes the answer. If the client closes the connection, stops writing; this is not a failure.
 fn answer(
     stream: impl Read + Write,
     log: &Mutex<Vec<Request>>,
@@ -155,7 +155,7 @@ fn answer(
         }
         if answer.stall {
             stream.flush().ok()?;
-            // Until the client closes the connection.
+            // Waits until the client closes the connection.
             let _ = stream.read(&mut [0]);
         }
     }

@@ -9,7 +9,7 @@ use super::server::Answer;
 use super::{RUN, WEIGHTS, expected, ok, refused, tiny};
 
 #[test]
-fn ctrl_c_keeps_what_came() {
+fn ctrl_c_keeps_the_downloaded_part() {
     let hub = Hub::new(tiny());
     hub.twist(|at, _, answer| match at {
         At::Store => Answer { cut: Some(300_000), stall: true, ..answer },
@@ -30,7 +30,7 @@ fn ctrl_c_keeps_what_came() {
 
 /// Each answer has only a part of the file, so there is always another request.
 #[test]
-fn after_ctrl_c_the_server_is_asked_no_more() {
+fn after_ctrl_c_no_request_is_sent() {
     let hub = Hub::new(tiny());
     hub.twist(|at, _, answer| match at {
         At::Store => Answer { cut: Some(70_000), ..answer },

@@ -15,7 +15,7 @@ use super::{RUN, expected, ok, refused, tiny};
 use crate::common::stderr;
 use crate::repo::Hub;
 
-/// An unknown certificate authority.
+/// A certificate authority that the machine does not know.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: TempDir,
@@ -51,14 +51,14 @@ impl Authority {
 }
 
 #[test]
-fn an_authority_that_the_user_names_is_believed() {
+fn an_authority_in_ssl_cert_file_is_trusted() {
     let authority = Authority::new("company");
     let hub = Hub::new_tls(tiny(), &authority.server("127.0.0.1", 4000));
     assert_eq!(ok(&hub.command(&RUN).env("SSL_CERT_FILE", authority.file()).output().unwrap()), expected());
 }
 
 #[test]
-fn a_certificate_that_is_not_believed_is_said_to_be_so() {
+fn an_untrusted_certificate_is_reported() {
     let (authority, other) = (Authority::new("company"), Authority::new("other"));
     let missing = other.folder.path().join("missing.pem");
     for (host, end, trusted, found) in [
@@ -76,7 +76,10 @@ fn a_certificate_that_is_not_believed_is_said_to_be_so() {
         let output = command.output().unwrap();
         refused(&output, 3, &["is not trusted", "SSL_CERT_FILE", found]);
         assert_eq!(stderr(&output).lines().count(), 5, "{}", stderr(&output));
-        assert!(hub.hub.asked().is_empty(), "nothing is told to a stranger");
+        assert!(
+            hub.hub.asked().is_empty(),
+            "no request may be sent to a server without a trusted certificate"
+        );
     }
 }
 
@@ -115,7 +118,7 @@ fn tunnel(mut client: TcpStream, log: &Mutex<Vec<String>>) -> Option<()> {
 }
 
 #[test]
-fn the_way_leads_through_the_proxy_that_the_environment_names() {
+fn the_proxy_in_the_environment_is_used() {
     let authority = Authority::new("company");
     let hub = Hub::new_tls(tiny(), &authority.server("127.0.0.1", 4000));
     let (proxy, asked) = proxy();

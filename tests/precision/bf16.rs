@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use half::bf16;
 use llama_trace::backend::cpu::{Cpu, Kernel};
-use llama_trace::backend::{Backend, PassRows, Span};
+use llama_trace::backend::{Buffer, PassRows, Span, Vector};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
@@ -23,7 +23,7 @@ const MODELS: [&str; 3] = ["mha_bias", "mistral", "qwen3"];
 /// The share of a stage's values whose bits must be equal.
 const SHARE: f64 = 0.99;
 
-fn model(name: &str, cpu: Cpu) -> Model<Cpu> {
+fn model(name: &str, cpu: Cpu) -> Model {
     let checkpoint = checkpoint::open(&fixture(&format!("golden/{name}"))).unwrap();
     Model::load(&checkpoint, cpu.with_precision(Precision::Bf16)).unwrap()
 }
@@ -34,7 +34,7 @@ struct Golden {
     passes: Vec<PassDims>,
 }
 
-fn golden(name: &str, model: &Model<Cpu>) -> Golden {
+fn golden(name: &str, model: &Model) -> Golden {
     let bytes = std::fs::read(fixture(&format!("precision/bf16_{name}.safetensors"))).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let (mut frames, mut passes, mut start) = (HashMap::new(), Vec::new(), 0);
@@ -80,7 +80,7 @@ impl Golden {
 }
 
 /// Returns our operation's result from the golden stages before `site`. `None` for stages that are given or copied.
-fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -> Option<Vec<f32>> {
+fn ours(model: &Model, golden: &Golden, site: Site, precision: Precision) -> Option<Vec<f32>> {
     use Stage as S;
     let (config, backend, dims) = (&model.config, &model.backend, golden.passes[site.pass]);
     let sizes = model.sizes();
@@ -96,22 +96,24 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     backend.begin_pass(&golden.ids(site.pass), &[span], &[], &mut pass).unwrap();
     let all = &PassRows::All;
     let t = dims.tokens;
-    let at = |stage| golden.values(site.other(stage));
+    let buffer = |site| Buffer::new(golden.values(site));
+    let at = |stage| buffer(site.other(stage));
     let x = |site: Site| match site.layer {
-        Some(_) => golden.values(site.layer_input()),
-        None => golden.values(Site::layer(site.pass, config.layers - 1, S::FfnResidual)),
+        Some(_) => buffer(site.layer_input()),
+        None => buffer(Site::layer(site.pass, config.layers - 1, S::FfnResidual)),
     };
-    let table = |stage| golden.values(Site::once(site.pass, stage));
+    let table = |stage| buffer(Site::once(site.pass, stage));
     let layer = site.layer.map(|layer| &model.weights.layers[layer]);
-    let norm = |x: &Vec<f32>, weight: &Vec<f32>, out: &mut Vec<f32>| {
-        backend.rms_norm(x, weight, config.norm_eps, x.len() / weight.len(), out).unwrap();
+    let norm = |x: &Buffer, weight: &Vector, out: &mut Buffer| {
+        let rows = values(x).len() / weight.downcast::<Vec<f32>>().len();
+        backend.rms_norm(x, weight, config.norm_eps, rows, out).unwrap();
     };
-    let matmul = |x: Vec<f32>, linear: &Linear<Cpu>, out: &mut Vec<f32>| {
+    let matmul = |x: Buffer, linear: &Linear, out: &mut Buffer| {
         let mut input = backend.input();
-        backend.prepare(&x, x.len() / t, &pass, all, &mut input).unwrap();
+        backend.prepare(&x, values(&x).len() / t, &pass, all, &mut input).unwrap();
         backend.matmul(&input, &linear.matrix, linear.bias.as_ref(), out).unwrap();
     };
-    let rope = |x: &Vec<f32>, heads, out: &mut Vec<f32>| {
+    let rope = |x: &Buffer, heads, out: &mut Buffer| {
         let (cos, sin) = (table(S::RopeCos), table(S::RopeSin));
         backend.rope(x, &cos, &sin, config.pairing, heads, config.head_dim, t, out).unwrap();
     };
@@ -152,7 +154,12 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
         }
         (stage, _) => panic!("{stage} is computed nowhere here"),
     }
-    Some(out)
+    Some(values(&out).clone())
+}
+
+/// The values of a buffer of the CPU.
+fn values(buffer: &Buffer) -> &Vec<f32> {
+    buffer.downcast()
 }
 
 /// Compares two stages with rows of `width` values. Returns the share of equal values, and the largest distance in
@@ -211,7 +218,7 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     let golden = golden("mha_bias", &model);
     let share = |site: Site, ours: &[f32]| difference(ours, &golden.values(site), 1).0;
     let mut plain = self::model("mha_bias", Cpu::default());
-    plain.backend = Cpu::default();
+    plain.backend = Box::new(Cpu::default());
     for &site in golden.frames.keys() {
         use Stage as S;
         let copied = matches!(site.stage, S::Embedding | S::Mask | S::Keys | S::Values | S::MaskedScores);
@@ -224,18 +231,18 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     // The bias is added to the rounded product.
     let site = Site::layer(0, 0, Stage::FfnGate);
     let w1 = &model.weights.layers[0].w1;
-    let (x, t) = (golden.values(site.other(Stage::FfnNorm)), golden.passes[0].tokens);
-    let bias = w1.bias.as_ref().unwrap().repeat(t);
-    let (mut input, mut product, mut out) =
-        (model.backend.input(), vec![0.0; bias.len()], vec![0.0; bias.len()]);
+    let (x, t) = (Buffer::new(golden.values(site.other(Stage::FfnNorm))), golden.passes[0].tokens);
+    let bias = w1.bias.as_ref().unwrap().downcast::<Vec<f32>>().repeat(t);
+    let (count, bias, mut input) = (bias.len(), Buffer::new(bias), model.backend.input());
+    let [mut product, mut out] = [0; 2].map(|_| model.backend.buffer(count).unwrap());
     let (span, mut pass) = (Span { sequence: 0, start: 0, tokens: t }, model.backend.new_pass().unwrap());
     model.backend.begin_pass(&vec![0; t], &[span], &[], &mut pass).unwrap();
     model.backend.prepare(&x, model.config.dim, &pass, &PassRows::All, &mut input).unwrap();
     model.backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), &mut product).unwrap();
-    assert!(share(site, &product) >= SHARE);
+    assert!(share(site, values(&product)) >= SHARE);
     model.backend.matmul(&input, &w1.matrix, None, &mut product).unwrap();
-    model.backend.add(&product, &bias, bias.len(), &mut out).unwrap();
-    assert!(share(site, &out) < SHARE, "{}", share(site, &out));
+    model.backend.add(&product, &bias, count, &mut out).unwrap();
+    assert!(share(site, values(&out)) < SHARE, "{}", share(site, values(&out)));
 }
 
 #[test]

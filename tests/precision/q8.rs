@@ -50,7 +50,7 @@ fn open(name: &str) -> Checkpoint {
     checkpoint::open(&fixture(&format!("precision/q8_{name}.bin"))).unwrap()
 }
 
-/// A checkpoint with the group size of its file.
+/// The int8 precision with the group size of the checkpoint's file.
 fn q8(checkpoint: &Checkpoint) -> Precision {
     Precision::Q8 { group: checkpoint.group().unwrap() }
 }
@@ -80,7 +80,8 @@ fn prompt(reference: &Stages) -> Vec<u32> {
     reference["pass_000/tokens"].numbers.iter().map(|&id| id as u32).collect()
 }
 
-/// ‖ours − theirs‖ / ‖theirs‖ over the finite values. Infinite if values that must be equal are not.
+/// ‖ours − theirs‖ / ‖theirs‖ over the finite values. Infinite if int8 values or ids differ, because they must be
+/// equal.
 fn distance(ours: &Values, theirs: &Values) -> f64 {
     if ours.shape != theirs.shape || ours.exact != theirs.exact || (ours.exact && ours != theirs) {
         return f64::INFINITY;
@@ -94,7 +95,7 @@ fn distance(ours: &Values, theirs: &Values) -> f64 {
 }
 
 #[test]
-fn every_stage_of_a_version_2_file_is_what_a_float64_reading_says() {
+fn every_stage_of_a_version_2_file_agrees_with_the_float64_reader() {
     for name in MODELS {
         let (checkpoint, reference) = (open(name), reference(name));
         for kernel in Kernel::available() {
@@ -111,7 +112,7 @@ fn every_stage_of_a_version_2_file_is_what_a_float64_reading_says() {
 
 /// The comparison detects groups of another size, although they change little.
 #[test]
-fn activations_in_other_groups_are_noticed() {
+fn the_comparison_detects_another_group_size() {
     let (checkpoint, reference) = (open("unshared"), reference("unshared"));
     for group in [9, 11, 24] {
         let cpu = Cpu::default().with_precision(Precision::Q8 { group });
@@ -121,7 +122,7 @@ fn activations_in_other_groups_are_noticed() {
     }
 }
 
-/// The file in version 1: every matrix as float32 numbers, computed from its int8 values and scales.
+/// The same model as a file of version 1: every matrix as float32 numbers, computed from its int8 values and scales.
 fn dequantized(bytes: &[u8]) -> Vec<u8> {
     let word = |at: usize| i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     let [dim, hidden, layers, heads, kv_heads, vocab] = [8, 12, 16, 20, 24, 28].map(word);
@@ -149,7 +150,7 @@ fn dequantized(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn in_float32_the_file_is_the_model_that_its_int8_values_stand_for() {
+fn in_float32_the_file_is_the_model_that_its_int8_values_encode() {
     for name in MODELS {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plain.bin");
@@ -167,7 +168,7 @@ fn in_float32_the_file_is_the_model_that_its_int8_values_stand_for() {
 }
 
 #[test]
-fn stories260k_in_int8_writes_what_a_float64_reading_writes() {
+fn stories260k_in_int8_writes_the_text_of_the_float64_reader() {
     let Some(model) = data("stories260K/stories260K_q80.bin") else { return };
     let expected = std::fs::read_to_string(fixture("precision/q8_stories260K.txt")).unwrap();
     let text = |prompt: &str, count: &str, precision: &[&str]| {
@@ -186,10 +187,10 @@ fn stories260k_in_int8_writes_what_a_float64_reading_writes() {
 }
 
 /// An activation may be so close to a half that the error of float32 changes its int8 value by one step. The logits
-/// then change by tenths, so two float runs of 200 tokens need not give the same text. But if the text is given, the
-/// most likely next token is the same, wherever its lead is larger than that.
+/// then change by tenths, so two float runs of 200 tokens need not give the same text. But for a given text, both runs
+/// expect the same next token, if its logit leads by more than these tenths.
 #[test]
-fn stories260k_in_int8_expects_the_tokens_that_a_float64_reading_expects() {
+fn stories260k_in_int8_expects_the_tokens_of_the_float64_reader() {
     let Some(path) = data("stories260K/stories260K_q80.bin") else { return };
     let checkpoint = checkpoint::open(&path).unwrap();
     let expected = std::fs::read(fixture("precision/q8_stories260K.json")).unwrap();

@@ -31,7 +31,7 @@ def port():
 
 @pytest.fixture(scope="module", params=MODELS)
 def runs(request, tmp_path_factory):
-    """A trace with all stages, one with few, and an export, of one run of a fixture's model."""
+    """A folder with three files of one run: a trace with all stages, a trace with few stages, and an export."""
     folder, model = tmp_path_factory.mktemp("runs"), ROOT / "fixtures" / request.param
     run = ["--model", model, "--ids", "1,5,9,13,2", "-n", "3"]
     program("record", *run, "--keep", "all", "--out", folder / "all.trace")
@@ -41,7 +41,7 @@ def runs(request, tmp_path_factory):
 
 
 def tensors(path):
-    """A safetensors file as numpy reads it, without this module."""
+    """The tensors of a safetensors file, read with numpy and without the tested module."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
@@ -245,7 +245,7 @@ LIBRARIES = pytest.mark.parametrize("library", [of_torch, of_jax, of_mlx])
 @LIBRARIES
 def test_bfloat16_is_kept_and_axes_are_put_in_order(tmp_path, library):
     array, bfloat16 = library()
-    # Eight bits of each number, which bfloat16 has.
+    # Each number has at most eight significant bits, so bfloat16 stores it exactly.
     values = np.arange(96, dtype=np.float32).reshape(1, 4, 3, 8) / 32 - 1
     with llama_trace.Recorder(tmp_path / "own", precision="bf16") as recorder:
         recorder.begin_pass([1, 2, 3])

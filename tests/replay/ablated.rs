@@ -15,7 +15,7 @@ use super::{MODELS, PRECISIONS, ask, assert_same, common, record, start};
 
 const PROMPT: [u32; 5] = [1, 5, 9, 3, 7];
 
-fn model(fixture: &str, cpu: Cpu, without: &[&str]) -> Model<Cpu> {
+fn model(fixture: &str, cpu: Cpu, without: &[&str]) -> Model {
     let mut checkpoint = checkpoint::open(&common::fixture(fixture)).unwrap();
     let parts: Vec<Ablated> = without.iter().map(|part| part.parse().unwrap()).collect();
     checkpoint.ablate(&parts).unwrap();
@@ -23,13 +23,13 @@ fn model(fixture: &str, cpu: Cpu, without: &[&str]) -> Model<Cpu> {
 }
 
 /// Only the first pass: the token sampled after it may differ.
-fn first(model: &Model<Cpu>) -> HashMap<Site, Frame> {
+fn first(model: &Model) -> HashMap<Site, Frame> {
     let (mut frames, _) = record(model, &PROMPT);
     frames.retain(|site, _| site.pass == 0);
     frames
 }
 
-fn rows(model: &Model<Cpu>, layer: Option<usize>, weight: Weight, count: usize) -> Vec<f32> {
+fn rows(model: &Model, layer: Option<usize>, weight: Weight, count: usize) -> Vec<f32> {
     model.rows(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..count }).unwrap()
 }
 

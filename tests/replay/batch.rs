@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
-use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace::error::Error;
@@ -68,7 +67,7 @@ fn prompts(config: &ModelConfig, lengths: &[usize]) -> Prompts {
     Prompts { ids: ids.collect(), ends, draws: DRAWS, context: None, chunk: None, memory: None }
 }
 
-fn alone(model: &Model<Cpu>, prompts: &Prompts, number: usize) -> Text {
+fn alone(model: &Model, prompts: &Prompts, number: usize) -> Text {
     let mut session = Session::with_capacity(model, sampler().with_stream(number as u64), 512).unwrap();
     session.begin(prompts.ids[number].clone(), &prompts.ends, prompts.draws).unwrap();
     let mut text = Text::default();
@@ -83,7 +82,7 @@ fn alone(model: &Model<Cpu>, prompts: &Prompts, number: usize) -> Text {
 }
 
 /// Runs all texts. Returns each text, and the number of texts in each pass.
-fn together(model: &Model<Cpu>, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
+fn together(model: &Model, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
     let mut batch = Batch::new(model, sampler(), prompts.clone(), |_| None).unwrap();
     let mut texts: Vec<_> = prompts.ids.iter().map(|_| Text::default()).collect();
     let mut running = Vec::new();
@@ -109,7 +108,7 @@ fn together(model: &Model<Cpu>, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
     (texts, running)
 }
 
-fn unwatched(model: &Model<Cpu>, prompts: &Prompts) -> Vec<Vec<u32>> {
+fn unwatched(model: &Model, prompts: &Prompts) -> Vec<Vec<u32>> {
     let mut batch = Batch::new(model, sampler(), prompts.clone(), |_| None).unwrap();
     let mut drawn = vec![Vec::new(); prompts.ids.len()];
     while batch.ready().unwrap() {
@@ -133,7 +132,7 @@ fn assert_same(batch: &Text, alone: &Text, what: &str) {
 }
 
 /// Runs the texts in a batch and each one alone, on 1 to 3 threads.
-fn compare(name: &str, model: &Model<Cpu>, threads: Range<usize>) {
+fn compare(name: &str, model: &Model, threads: Range<usize>) {
     let prompts = prompts(&model.config, &LENGTHS);
     let on = |threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     let own: Vec<_> =
@@ -148,7 +147,7 @@ fn compare(name: &str, model: &Model<Cpu>, threads: Range<usize>) {
     assert_eq!(unwatched(model, &prompts), drawn, "{name}: nobody watches");
 }
 
-fn longer(name: &str, cpu: Cpu) -> Model<Cpu> {
+fn longer(name: &str, cpu: Cpu) -> Model {
     let mut model = model_in(name, cpu);
     model.config.context = 512;
     model
@@ -187,7 +186,7 @@ fn so_have_they_in_the_built_in_model() {
 }
 
 /// Bytes that a sequence of this many tokens takes alone.
-fn bytes(model: &Model<Cpu>, tokens: usize, prompt: usize) -> usize {
+fn bytes(model: &Model, tokens: usize, prompt: usize) -> usize {
     let cache = kv_cache::bytes(&model.config, model.backend.cache_dtype(), tokens);
     cache + buffer_bytes(&model.config, prompt, 1)
 }

@@ -51,7 +51,7 @@ fn kernels() -> Vec<Kernel> {
     kernels
 }
 
-fn models(width: usize) -> impl Iterator<Item = (String, Model<Cpu>)> {
+fn models(width: usize) -> impl Iterator<Item = (String, Model)> {
     let checkpoint = random::of_config("random", config(width), Dtype::BF16);
     let all = kernels().into_iter().flat_map(|kernel| PRECISIONS.map(|precision| (kernel, precision)));
     all.map(move |(kernel, precision)| {
@@ -74,7 +74,7 @@ fn bits(values: impl IntoIterator<Item = f32>) -> Vec<u32> {
 }
 
 /// The bits of the last token's logits.
-fn last_bits(session: &Session<'_, Cpu>) -> Vec<u32> {
+fn last_bits(session: &Session<'_>) -> Vec<u32> {
     let mut seen = Vec::new();
     let see = |logits: &[f32]| {
         seen = bits(logits.iter().copied());
@@ -85,11 +85,7 @@ fn last_bits(session: &Session<'_, Cpu>) -> Vec<u32> {
 }
 
 /// The bits of the last logits of the prompt's pass and of a decode pass, both with `probe`.
-fn logits<P: Probe>(
-    model: &Model<Cpu>,
-    tokens: usize,
-    mut probe: impl FnMut(PassDims) -> P,
-) -> [Vec<u32>; 2] {
+fn logits<P: Probe>(model: &Model, tokens: usize, mut probe: impl FnMut(PassDims) -> P) -> [Vec<u32>; 2] {
     let mut session = Session::new(model, sampler()).unwrap();
     [prompt(tokens), vec![7]].map(|ids| {
         let dims = session.next_pass(ids.len());
@@ -99,7 +95,7 @@ fn logits<P: Probe>(
 }
 
 /// The stages that `select` records of the same two passes, and their logits.
-fn recorded(model: &Model<Cpu>, tokens: usize, select: &Select) -> (HashMap<Site, Frame>, [Vec<u32>; 2]) {
+fn recorded(model: &Model, tokens: usize, select: &Select) -> (HashMap<Site, Frame>, [Vec<u32>; 2]) {
     let frames = RefCell::new(HashMap::new());
     let logits = logits(model, tokens, |dims| {
         let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, frame));
@@ -156,8 +152,8 @@ fn every_stage_is_the_same_recorded_alone_and_with_all_others() {
 }
 
 /// Asserts that a prefill of `tokens` tokens has the bits of `frames` when the viewer runs it again, layer by layer.
-fn assert_runs_again<B: Backend + 'static>(
-    model: Model<B>,
+fn assert_runs_again(
+    model: Model,
     tokens: usize,
     frames: &HashMap<Site, Frame>,
     context: Option<usize>,

@@ -86,7 +86,7 @@ fn a_branch_with_the_token_that_was_drawn_has_the_bits_of_the_run() {
 }
 
 /// A run over the same tokens, recorded as it computes.
-fn recorded(model: &Model<Cpu>, steps: &[Vec<u32>]) -> HashMap<Site, Frame> {
+fn recorded(model: &Model, steps: &[Vec<u32>]) -> HashMap<Site, Frame> {
     let mut session = Session::new(model, sampler()).unwrap();
     let (select, mut frames) = (Select::all(), HashMap::new());
     for ids in steps {

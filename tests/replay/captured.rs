@@ -1,5 +1,5 @@
-//! Folders that the capture scripts wrote of other runtimes. Correct runs agree with ours. For each mistake of a port,
-//! in the layout of each script, `diff` finds the first stage that shows it.
+//! Folders that the capture scripts wrote from runs of other runtimes. Correct runs agree with ours. For each mistake
+//! of a port, written in the layout of each script, `diff` finds the first stage that shows the mistake.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -30,7 +30,7 @@ fn judged(folder: &Path, reference: &Path, captured: &Path) -> Value {
     report
 }
 
-/// A value in JSON. TOML writes it in the same way, unless it is a table.
+/// A value as JSON. TOML has the same syntax, except for tables.
 fn json(value: &Toml) -> String {
     serde_json::to_string(value).unwrap()
 }
@@ -43,7 +43,7 @@ fn export(folder: &Path, ids: &str, passes: &str, out: &Path) {
 }
 
 #[test]
-fn what_each_runtime_ran_agrees_with_us_on_the_built_in_and_on_a_gqa_model() {
+fn captured_runs_of_each_runtime_agree_with_ours() {
     for (name, model) in [("gqa", "golden/gqa"), ("builtin", "builtin")] {
         for runtime in RUNTIMES {
             let (model, captured) = (fixture(model), fixture(&format!("capture/{runtime}/{name}")));
@@ -140,7 +140,8 @@ impl Layout {
         let nothing = Table::new();
         let lies = self.stages.get(&site.stage).unwrap_or(&nothing);
         if let Some(weight) = lies.get("times") {
-            // The file has the values before the norm's weight, whatever the weight is.
+            // The file has the values before they are multiplied by the norm's weight. Any weight serves here, so the
+            // test makes one up.
             let width = *values.shape().last().unwrap();
             let row = ArrayD::from_shape_fn(IxDyn(&[width]), |i| 1.0 + 0.25 * (i[0] % 7) as f32);
             values /= &row;
@@ -227,7 +228,8 @@ fn every_mistake_in_a_captured_folder_is_found_at_the_first_stage_that_shows_it(
                 .iter()
                 .filter_map(|one| one["name"].as_str())
                 .collect();
-            // Attention weights alone do not determine a soft cap that no model has.
+            // The port's soft cap (2.0) is not one of the known caps. `diff` could compute it from scores, but not from
+            // attention weights alone.
             let known = !(bug.is_empty() || bug == "softcap" && found.as_deref() == Some("p0/L0/softmax"));
             assert_eq!(known, named.contains(&name), "{runtime}: {bug} at {found:?}: {named:?}");
         }
@@ -239,9 +241,9 @@ fn every_mistake_in_a_captured_folder_is_found_at_the_first_stage_that_shows_it(
 }
 
 #[test]
-fn the_maps_of_the_scripts_lay_a_run_as_its_folder_has_it() {
-    // The files of the scripts have the same shapes as the files of the layout. Otherwise the mistakes above were
-    // tested with other folders.
+fn the_test_layouts_have_the_shapes_of_the_captured_folders() {
+    // The files of the scripts must have the same shapes as the files of the layout. Otherwise the test above would use
+    // folders that no script writes.
     let model = model("gqa");
     for runtime in RUNTIMES {
         let (layout, folder) = (Layout::of(runtime), TempDir::new().unwrap());

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::check::{self, Check, Plan, Report, Sample};
 use llama_trace::checkpoint;
@@ -16,11 +15,11 @@ use super::fault::{Fault, Other};
 use super::{MODELS, PRECISIONS, common, model_in};
 
 /// The report on a model, over 40 tokens.
-fn report<B: Backend>(model: &Model<B>) -> Report {
+fn report(model: &Model) -> Report {
     let tokens = (model.config.context - check::DECODES).min(40);
     let ids = check::seeded_ids(model.config.vocab, tokens, 1);
     let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::Seeded(1) };
-    check::run(model, &plan, &|_, _| {}).unwrap()
+    check::run(model, None, &plan, &|_, _| {}).unwrap()
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn the_processor_is_no_distance_from_its_own_float32_and_within_the_bound_where_
     let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::Seeded(1) };
     for precision in PRECISIONS {
         let model = model_in("gqa", Cpu::default().with_precision(precision));
-        let report = check::run_beside(&model, &cpu, &plan, &|_, _| {}).unwrap();
+        let report = check::run(&model, Some(&cpu), &plan, &|_, _| {}).unwrap();
         let check = report.checks.iter().find(|check| check.name == "float32").unwrap();
         assert!(check.ok, "{precision:?}: {check:?}");
         assert_eq!(check.worst == 0.0, precision == Precision::F32, "{check:?}");
@@ -171,7 +170,7 @@ fn of_tokenizer(tokenizer: &dyn Tokenizer, text: Option<&str>) -> Check {
     let split = text.map(|text| tokenizer.encode(text).unwrap());
     let ids = split.clone().unwrap_or_else(|| check::seeded_ids(tokenizer.vocab_size(), 9, 1));
     let plan = Plan { ids, split, tokenizer: Some(tokenizer), sample: Sample::Seeded(1) };
-    let mut report = check::run(&model, &plan, &|_, _| {}).unwrap();
+    let mut report = check::run(&model, None, &plan, &|_, _| {}).unwrap();
     report.checks.pop().unwrap()
 }
 
@@ -196,7 +195,7 @@ fn what_a_context_leaves_room_for_is_checked_and_what_it_does_not_is_refused() {
     for tokens in [1, 2, context - 1, context] {
         let ids = check::seeded_ids(model.config.vocab, tokens, 1);
         let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All };
-        let report = check::run(&model, &plan, &|_, _| {}).unwrap();
+        let report = check::run(&model, None, &plan, &|_, _| {}).unwrap();
         assert!(report.ok(), "{tokens} tokens: {:#?}", report.checks);
         assert_eq!(report.tokens.len(), 1 + check::DECODES.min(context - tokens));
         assert_eq!(report.rows.0, report.rows.1, "all of them");
@@ -205,7 +204,7 @@ fn what_a_context_leaves_room_for_is_checked_and_what_it_does_not_is_refused() {
         [(vec![1; context + 1], "context"), (vec![], "no tokens"), (vec![u32::MAX], "vocabulary")]
     {
         let plan = Plan { ids, split: None, tokenizer: None, sample: Sample::All };
-        let error = check::run(&model, &plan, &|_, _| {}).unwrap_err();
+        let error = check::run(&model, None, &plan, &|_, _| {}).unwrap_err();
         assert_eq!(error.exit_code(), 4, "{error}");
         assert!(error.to_string().contains(what), "{error}");
     }

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::check::Sample;
 use llama_trace::checkpoint;
@@ -22,17 +21,17 @@ use super::{MODELS, model, model_in};
 pub(super) const IDS: [u32; 9] = [1, 5, 9, 13, 17, 21, 25, 29, 33];
 
 /// A run of this program over the ids. All stages are kept.
-fn run(model: &Model<Cpu>) -> Kept {
+fn run(model: &Model) -> Kept {
     run_on(model, 1)
 }
 
 /// The same with decode passes, `count` passes in all.
-fn run_on(model: &Model<Cpu>, count: usize) -> Kept {
+fn run_on(model: &Model, count: usize) -> Kept {
     run_of(model, &IDS, count)
 }
 
 /// The same over these ids.
-fn run_of(model: &Model<Cpu>, ids: &[u32], count: usize) -> Kept {
+fn run_of(model: &Model, ids: &[u32], count: usize) -> Kept {
     let frames = RefCell::new(HashMap::new());
     let mut session = Session::new(model, Sampler::new(Sampling::default()).unwrap()).unwrap();
     let (select, mut passes) = (Select::all(), passes(ids));
@@ -55,7 +54,7 @@ fn run_of(model: &Model<Cpu>, ids: &[u32], count: usize) -> Kept {
         precision: Some(card.precision),
         card: Some(card),
         settings: serde_json::Map::new(),
-        cache: Some(Backend::cache_dtype(&model.backend)),
+        cache: Some(model.backend.cache_dtype()),
         fingerprint: None,
         sampling: Some(Sampling::default()),
         prompt: None,
@@ -64,7 +63,7 @@ fn run_of(model: &Model<Cpu>, ids: &[u32], count: usize) -> Kept {
     Kept { about, frames: frames.into_inner() }
 }
 
-fn judged(model: &Model<Cpu>, a: &Kept, b: &Kept) -> Report {
+fn judged(model: &Model, a: &Kept, b: &Kept) -> Report {
     diff::compare_with(model, &mut a.clone(), &mut b.clone(), Sample::All, &|_| ()).unwrap()
 }
 
@@ -278,7 +277,7 @@ fn precisions_kernels_and_caches_are_never_accused() {
         let reference = model(on);
         let a = run(&reference);
         let all = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
-        let mut others: Vec<Model<Cpu>> =
+        let mut others: Vec<Model> =
             all.into_iter().map(|precision| model_in(on, Cpu::default().with_precision(precision))).collect();
         others.extend(Kernel::available().into_iter().flat_map(|kernel| {
             [Precision::F32, Precision::Bf16]

@@ -1,6 +1,5 @@
 //! Explanations of numbers: the value computed from the operands, against the recorded value.
 
-use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
@@ -27,7 +26,7 @@ const CELLS: usize = 2;
 #[test]
 fn every_number_is_what_its_operands_give_again_to_the_bit() {
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
-    let blocks = || -> Box<dyn Fn() -> Model<Cpu>> {
+    let blocks = || -> Box<dyn Fn() -> Model> {
         let path = fixture("formats/gguf/rare_blocks.gguf");
         let cpu = Cpu::default().with_precision(Precision::Q8 { group: 32 });
         Box::new(move || Model::load(&checkpoint::open(&path).unwrap(), cpu.clone()).unwrap())

@@ -30,7 +30,7 @@ fn entry(frame: &Frame) -> Value {
 }
 
 #[test]
-fn an_export_writes_row_by_row_what_whole_frames_hold() {
+fn an_export_written_row_by_row_equals_whole_frames() {
     let prompt: Vec<u32> = (0..40).map(|i| i * 7 % 37).collect();
     let ids = prompt.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     for (name, precision, group) in
@@ -55,7 +55,7 @@ fn an_export_writes_row_by_row_what_whole_frames_hold() {
             let name = frame.site.file_name();
             assert!(fs::read(out.join(&name)).unwrap() == npy(frame), "{name}");
             let found = files.iter().find(|file| file["file"] == *name).unwrap();
-            // Parsed in the same way as the manifest.
+            // The expected entry is parsed in the same way as the manifest.
             assert_eq!(*found, serde_json::from_str::<Value>(&entry(frame).to_string()).unwrap());
         }
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use llama_trace::backend::cpu::Cpu;
+use llama_trace::backend::cpu::{self, Cpu, Kernel};
 use llama_trace::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, Draw, Limits, Operation, PassRows, SeeGroups, Span,
+    self, AttentionPart, AttentionShape, AttentionSink, Backend, Buffer, Cache, Draw, Limits, Mark, Matrix,
+    Operation, PassRows, SeeGroups, Span, Vector,
 };
 use llama_trace::config::{CacheDtype, Pairing, Precision};
 use llama_trace::error::Result;
@@ -68,18 +69,26 @@ impl Other {
 
 /// The activations as products read them, and the original ones, for the product that sums them itself.
 pub(crate) struct Input {
-    of_cpu: <Cpu as Backend>::Input,
+    of_cpu: backend::Input,
     x: Vec<f32>,
     width: usize,
 }
 
 /// A pass, and its number of sequences.
 pub(crate) struct Pass {
-    of_cpu: <Cpu as Backend>::Pass,
+    of_cpu: backend::Pass,
     spans: Vec<Span>,
 }
 
-type Values = Vec<f32>;
+/// The values of a buffer of the CPU.
+fn floats(buffer: &Buffer) -> &[f32] {
+    buffer.downcast::<Vec<f32>>()
+}
+
+/// The same, to write to them.
+fn floats_mut(buffer: &mut Buffer) -> &mut [f32] {
+    buffer.downcast_mut::<Vec<f32>>()
+}
 
 /// Another last bit, as from another order of summation.
 fn other_bit(values: &mut [f32]) {
@@ -106,14 +115,6 @@ impl AttentionSink for OtherBits<'_> {
 }
 
 impl Backend for Other {
-    type Buffer = Values;
-    type Matrix = <Cpu as Backend>::Matrix;
-    type Vector = Values;
-    type Input = Input;
-    type Cache = <Cpu as Backend>::Cache;
-    type Pass = Pass;
-    type Mark = ();
-
     fn name(&self) -> &'static str {
         "other"
     }
@@ -138,7 +139,7 @@ impl Backend for Other {
         self.fault != Fault::OtherBits
     }
 
-    fn product_bit_exact(&self, matrix: &Self::Matrix, tokens: usize) -> bool {
+    fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool {
         self.cpu.product_bit_exact(matrix, tokens)
     }
 
@@ -150,15 +151,19 @@ impl Backend for Other {
         None
     }
 
-    fn kernels(&self) -> Vec<Self> {
-        self.cpu.kernels().into_iter().map(|cpu| Self { cpu, ..self.clone() }).collect()
+    fn kernels(&self) -> Vec<Box<dyn Backend>> {
+        let of = |kernel| -> Box<dyn Backend> {
+            let cpu = Cpu::with_kernel(kernel).with_precision(self.cpu.precision());
+            Box::new(Self { cpu: cpu.with_cache_dtype(self.cpu.cache_dtype()), ..self.clone() })
+        };
+        Kernel::available().into_iter().map(of).collect()
     }
 
-    fn readings(&self) -> Vec<(String, Self)> {
+    fn readings(&self) -> Vec<(String, Box<dyn Backend>)> {
         Vec::new()
     }
 
-    fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix> {
+    fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix> {
         self.cpu.cut(matrix, rows)
     }
 
@@ -166,9 +171,11 @@ impl Backend for Other {
         None
     }
 
-    fn mark(&self) {}
+    fn mark(&self) -> Mark {
+        self.cpu.mark()
+    }
 
-    fn between(&self, (): &(), (): &()) -> Duration {
+    fn between(&self, _: &Mark, _: &Mark) -> Duration {
         Duration::ZERO
     }
 
@@ -176,21 +183,21 @@ impl Backend for Other {
         self.cpu.sync()
     }
 
-    fn buffer(&self, count: usize) -> Result<Values> {
+    fn buffer(&self, count: usize) -> Result<Buffer> {
         self.cpu.buffer(count)
     }
 
-    fn matrix(&self, tensor: &Tensor) -> Result<Self::Matrix> {
+    fn matrix(&self, tensor: &Tensor) -> Result<Matrix> {
         self.cpu.matrix(tensor)
     }
 
-    fn vector(&self, tensor: &Tensor) -> Result<Values> {
+    fn vector(&self, tensor: &Tensor) -> Result<Vector> {
         self.cpu.vector(tensor)
     }
 
     fn read(
         &self,
-        buffer: &Values,
+        buffer: &Buffer,
         range: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
@@ -199,50 +206,59 @@ impl Backend for Other {
 
     fn read_rows(
         &self,
-        matrix: &Self::Matrix,
+        matrix: &Matrix,
         rows: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
         self.cpu.read_rows(matrix, rows, see)
     }
 
-    fn read_int8_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
+    fn read_int8_rows(&self, matrix: &Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
         self.cpu.read_int8_rows(matrix, rows, see)
     }
 
-    fn read_vector(&self, vector: &Values, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+    fn read_vector(&self, vector: &Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
         self.cpu.read_vector(vector, see)
     }
 
-    fn write(&self, values: &[f32], buffer: &mut Values) -> Result<()> {
+    fn write(&self, values: &[f32], buffer: &mut Buffer) -> Result<()> {
         self.cpu.write(values, buffer)
     }
 
-    fn new_pass(&self) -> Result<Self::Pass> {
-        Ok(Pass { of_cpu: self.cpu.new_pass()?, spans: Vec::new() })
+    fn new_pass(&self) -> Result<backend::Pass> {
+        Ok(backend::Pass::new(Pass { of_cpu: self.cpu.new_pass()?, spans: Vec::new() }))
     }
 
-    fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()> {
+    fn begin_pass(
+        &self,
+        ids: &[u32],
+        spans: &[Span],
+        draws: &[Draw],
+        pass: &mut backend::Pass,
+    ) -> Result<()> {
+        let pass: &mut Pass = pass.downcast_mut();
         pass.spans = spans.to_vec();
         self.cpu.begin_pass(ids, spans, draws, &mut pass.of_cpu)
     }
 
-    fn embedding(&self, table: &Self::Matrix, pass: &Self::Pass, out: &mut Values) -> Result<()> {
+    fn embedding(&self, table: &Matrix, pass: &backend::Pass, out: &mut Buffer) -> Result<()> {
+        let pass: &Pass = pass.downcast();
         self.cpu.embedding(table, &pass.of_cpu, out)?;
         if self.fault == Fault::Together && pass.spans.len() > 1 {
-            other_bit(&mut out[..1]);
+            other_bit(&mut floats_mut(out)[..1]);
         }
         Ok(())
     }
 
     fn rope_table(
         &self,
-        frequencies: &Values,
+        frequencies: &Buffer,
         pairs: usize,
-        pass: &Self::Pass,
-        cos: &mut Values,
-        sin: &mut Values,
+        pass: &backend::Pass,
+        cos: &mut Buffer,
+        sin: &mut Buffer,
     ) -> Result<()> {
+        let pass: &Pass = pass.downcast();
         if self.fault != Fault::OtherPosition {
             return self.cpu.rope_table(frequencies, pairs, &pass.of_cpu, cos, sin);
         }
@@ -252,56 +268,53 @@ impl Backend for Other {
         self.cpu.rope_table(frequencies, pairs, &later, cos, sin)
     }
 
-    fn rms_norm(&self, x: &Values, weight: &Values, eps: f32, rows: usize, out: &mut Values) -> Result<()> {
+    fn rms_norm(&self, x: &Buffer, weight: &Vector, eps: f32, rows: usize, out: &mut Buffer) -> Result<()> {
         let eps = if self.fault == Fault::NoEpsilon { 0.0 } else { eps };
         self.cpu.rms_norm(x, weight, eps, rows, out)
     }
 
-    fn input(&self) -> Self::Input {
-        Input { of_cpu: self.cpu.input(), x: Vec::new(), width: 0 }
+    fn input(&self) -> backend::Input {
+        backend::Input::new(Input { of_cpu: self.cpu.input(), x: Vec::new(), width: 0 })
     }
 
     fn prepare(
         &self,
-        x: &Values,
+        x: &Buffer,
         width: usize,
-        pass: &Self::Pass,
+        pass: &backend::Pass,
         rows: &PassRows,
-        input: &mut Self::Input,
+        input: &mut backend::Input,
     ) -> Result<()> {
-        (input.x, input.width) = (x[..rows.count(&pass.spans) * width].to_vec(), width);
-        if self.fault == Fault::OtherSteps {
-            input.x.iter_mut().for_each(|x| *x *= 1.01);
+        let (pass, input): (&Pass, &mut Input) = (pass.downcast(), input.downcast_mut());
+        (input.x, input.width) = (floats(x)[..rows.count(&pass.spans) * width].to_vec(), width);
+        if self.fault != Fault::OtherSteps {
+            return self.cpu.prepare(x, width, &pass.of_cpu, rows, &mut input.of_cpu);
         }
-        let x = if self.fault == Fault::OtherSteps { &input.x } else { x };
-        self.cpu.prepare(x, width, &pass.of_cpu, rows, &mut input.of_cpu)
+        input.x.iter_mut().for_each(|x| *x *= 1.01);
+        self.cpu.prepare(&Buffer::new(input.x.clone()), width, &pass.of_cpu, rows, &mut input.of_cpu)
     }
 
     fn read_quantized(
         &self,
-        input: &Self::Input,
+        input: &backend::Input,
         rows: Range<usize>,
         see: &mut dyn FnMut(&[i8], &[f32]) -> Result<()>,
     ) -> Result<()> {
-        self.cpu.read_quantized(&input.of_cpu, rows, see)
+        self.cpu.read_quantized(&input.downcast::<Input>().of_cpu, rows, see)
     }
 
-    fn matmul(
-        &self,
-        x: &Self::Input,
-        w: &Self::Matrix,
-        bias: Option<&Values>,
-        out: &mut Values,
-    ) -> Result<()> {
+    fn matmul(&self, x: &backend::Input, w: &Matrix, bias: Option<&Vector>, out: &mut Buffer) -> Result<()> {
+        let x: &Input = x.downcast();
         self.cpu.matmul(&x.of_cpu, w, bias, out)?;
         if self.fault == Fault::OneThread && rayon::current_num_threads() == 1 {
-            other_bit(&mut out[..1]);
+            other_bit(&mut floats_mut(out)[..1]);
         }
         if self.fault == Fault::OtherOrder {
-            let row = 3.min(w.outputs() - 1);
-            let of_bias = bias.map_or(0.0, |bias| bias[row]);
+            let outputs = w.downcast::<cpu::Matrix>().outputs();
+            let row = 3.min(outputs - 1);
+            let of_bias = bias.map_or(0.0, |bias| bias.downcast::<Vec<f32>>()[row]);
             self.cpu.read_rows(w, row..row + 1, &mut |w_row| {
-                for (x, out) in x.x.chunks_exact(x.width).zip(out.chunks_exact_mut(w.outputs())) {
+                for (x, out) in x.x.chunks_exact(x.width).zip(floats_mut(out).chunks_exact_mut(outputs)) {
                     let terms = x.iter().zip(w_row).rev();
                     out[row] = terms.fold(0.0, |sum: f32, (x, w)| x.mul_add(*w, sum)) + of_bias;
                 }
@@ -313,14 +326,14 @@ impl Backend for Other {
 
     fn rope(
         &self,
-        x: &Values,
-        cos: &Values,
-        sin: &Values,
+        x: &Buffer,
+        cos: &Buffer,
+        sin: &Buffer,
         pairing: Pairing,
         heads: usize,
         head_dim: usize,
         rows: usize,
-        out: &mut Values,
+        out: &mut Buffer,
     ) -> Result<()> {
         self.cpu.rope(x, cos, sin, pairing, heads, head_dim, rows, out)
     }
@@ -329,51 +342,51 @@ impl Backend for Other {
         self.cpu.cache_dtype()
     }
 
-    fn new_cache(&self, count: usize) -> Result<Self::Cache> {
+    fn new_cache(&self, count: usize) -> Result<Cache> {
         self.cpu.new_cache(count)
     }
 
     fn cache(
         &self,
-        x: &Values,
+        x: &Buffer,
         width: usize,
-        pass: &Self::Pass,
+        pass: &backend::Pass,
         span: usize,
-        cache: &mut Self::Cache,
+        cache: &mut Cache,
     ) -> Result<()> {
-        let mut x = x.clone();
+        let mut x = floats(x).to_vec();
         if self.fault == Fault::OtherCache {
             x.chunks_exact_mut(width).for_each(|row| row.rotate_left(1));
         }
-        self.cpu.cache(&x, width, &pass.of_cpu, span, cache)
+        self.cpu.cache(&Buffer::new(x), width, &pass.downcast::<Pass>().of_cpu, span, cache)
     }
 
     fn read_cache(
         &self,
-        cache: &Self::Cache,
+        cache: &Cache,
         count: usize,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
         self.cpu.read_cache(cache, count, see)
     }
 
-    fn take_cache(&self, cache: &Self::Cache, range: Range<usize>) -> Result<Self::Cache> {
+    fn take_cache(&self, cache: &Cache, range: Range<usize>) -> Result<Cache> {
         self.cpu.take_cache(cache, range)
     }
 
-    fn put_cache(&self, from: &Self::Cache, at: usize, cache: &mut Self::Cache) -> Result<()> {
+    fn put_cache(&self, from: &Cache, at: usize, cache: &mut Cache) -> Result<()> {
         self.cpu.put_cache(from, at, cache)
     }
 
     fn attention(
         &self,
         shape: AttentionShape,
-        q: &Values,
-        pass: &Self::Pass,
+        q: &Buffer,
+        pass: &backend::Pass,
         span: usize,
-        keys: &Self::Cache,
-        values: &Self::Cache,
-        out: &mut Values,
+        keys: &Cache,
+        values: &Cache,
+        out: &mut Buffer,
         sink: &mut dyn AttentionSink,
     ) -> Result<()> {
         self.layers.fetch_add(1, Ordering::SeqCst);
@@ -382,72 +395,75 @@ impl Backend for Other {
             _ => shape,
         };
         let watched = sink.wants(AttentionPart::Qk);
-        let pass = &pass.of_cpu;
+        let pass = &pass.downcast::<Pass>().of_cpu;
         match self.fault {
             Fault::OtherBits => {
                 self.cpu.attention(shape, q, pass, span, keys, values, out, &mut OtherBits(sink))?;
                 // There is one span.
-                other_bit(out);
+                other_bit(floats_mut(out));
             }
             Fault::SwappedHeads => {
-                let (mut q, c) = (q.clone(), shape.head_dim);
+                let (mut q, c) = (floats(q).to_vec(), shape.head_dim);
                 let last = (shape.heads - 1) * c;
-                let swap = |values: &mut Values| {
+                let swap = |values: &mut [f32]| {
                     for row in values.chunks_exact_mut(shape.heads * c) {
                         (0..c).for_each(|i| row.swap(i, last + i));
                     }
                 };
                 swap(&mut q);
-                self.cpu.attention(shape, &q, pass, span, keys, values, out, sink)?;
-                swap(out);
+                self.cpu.attention(shape, &Buffer::new(q), pass, span, keys, values, out, sink)?;
+                swap(floats_mut(out));
             }
             _ => self.cpu.attention(shape, q, pass, span, keys, values, out, sink)?,
         }
         if self.fault == Fault::Watched && watched {
-            other_bit(&mut out[..1]);
+            other_bit(&mut floats_mut(out)[..1]);
         }
         Ok(())
     }
 
-    fn silu(&self, x: &Values, count: usize, out: &mut Values) -> Result<()> {
+    fn silu(&self, x: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
         self.cpu.silu(x, count, out)?;
         match self.fault {
-            Fault::OtherBits => other_bit(&mut out[..count]),
-            Fault::NotANumber => out[5] = f32::NAN,
+            Fault::OtherBits => other_bit(&mut floats_mut(out)[..count]),
+            Fault::NotANumber => floats_mut(out)[5] = f32::NAN,
             _ => {}
         }
         Ok(())
     }
 
-    fn mul(&self, a: &Values, b: &Values, count: usize, out: &mut Values) -> Result<()> {
+    fn mul(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
         self.cpu.mul(a, b, count, out)?;
         match self.fault {
-            Fault::OtherBits => other_bit(&mut out[..count]),
+            Fault::OtherBits => other_bit(&mut floats_mut(out)[..count]),
             Fault::CutOff => {
-                let products = a.iter().zip(b).map(|(a, b)| f32::from_bits((a * b).to_bits() & 0xffff_0000));
-                out[..count].iter_mut().zip(products).for_each(|(out, product)| *out = product);
+                let products = floats(a)
+                    .iter()
+                    .zip(floats(b))
+                    .map(|(a, b)| f32::from_bits((a * b).to_bits() & 0xffff_0000));
+                floats_mut(out)[..count].iter_mut().zip(products).for_each(|(out, product)| *out = product);
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn add(&self, a: &Values, b: &Values, count: usize, out: &mut Values) -> Result<()> {
+    fn add(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
         self.cpu.add(a, b, count, out)?;
         if self.fault == Fault::OtherBits {
-            other_bit(&mut out[..count]);
+            other_bit(&mut floats_mut(out)[..count]);
         }
         Ok(())
     }
 
     fn rows(
         &self,
-        x: &Values,
+        x: &Buffer,
         width: usize,
-        pass: &Self::Pass,
+        pass: &backend::Pass,
         rows: &PassRows,
-        out: &mut Values,
+        out: &mut Buffer,
     ) -> Result<()> {
-        self.cpu.rows(x, width, &pass.of_cpu, rows, out)
+        self.cpu.rows(x, width, &pass.downcast::<Pass>().of_cpu, rows, out)
     }
 }

@@ -1,4 +1,4 @@
-//! The model's answer after each layer, and the contributions of its parts, against the run's own stages.
+//! Compares the model's answer after each layer, and the contributions of its parts, with the stages of the run.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ fn attribution(live: &mut Live, pass: usize, token: usize, ids: (Option<u32>, Op
 }
 
 #[test]
-fn the_lens_of_the_last_layer_is_the_logits_to_the_bit() {
+fn the_lens_of_the_last_layer_equals_the_logits_bit_for_bit() {
     for (name, model) in models_in(&MODELS) {
         let (frames, passes) = record(&model(), &PROMPT);
         let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
@@ -45,8 +45,8 @@ fn the_lens_of_the_last_layer_is_the_logits_to_the_bit() {
                 assert!(reading.top.windows(2).all(|two| two[0].logit >= two[1].logit), "{name}");
                 assert_eq!(reading.answer, reading.top[0], "{name}");
             }
-            // A single row has the same bits as the same row among all rows. A shorter list is the beginning of a
-            // longer one.
+            // A row that is read alone has the same bits as among all rows. A shorter list is the beginning of a longer
+            // one.
             let one = readings(&mut live, site, dims.tokens - 1..dims.tokens, 3);
             assert_eq!(one[0].top, all[dims.tokens - 1].top[..3], "{name}");
         }
@@ -54,7 +54,7 @@ fn the_lens_of_the_last_layer_is_the_logits_to_the_bit() {
 }
 
 #[test]
-fn the_lens_of_an_earlier_layer_is_the_head_of_its_residual() {
+fn the_lens_of_an_earlier_layer_is_the_output_head_on_its_residual() {
     for (name, model) in models_in(&MODELS).filter(|(name, _)| name.contains("F32")) {
         let (frames, _) = record(&model(), &PROMPT);
         let mut live = start(model(), &PROMPT, 1, Vec::new());
@@ -89,7 +89,7 @@ fn the_lens_of_an_earlier_layer_is_the_head_of_its_residual() {
 }
 
 #[test]
-fn what_the_parts_added_sums_to_the_difference_and_float32_rounds_next_to_nothing() {
+fn contributions_sum_to_the_difference_of_the_logits() {
     for (name, model) in models_in(&MODELS) {
         let (frames, passes) = record(&model(), &PROMPT);
         let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
@@ -124,7 +124,7 @@ fn what_the_parts_added_sums_to_the_difference_and_float32_rounds_next_to_nothin
 }
 
 #[test]
-fn what_a_sublayer_added_is_measured_on_the_recorded_rows() {
+fn norms_and_dot_products_of_a_sublayer_fit_the_recorded_rows() {
     for (name, model) in models_in(&MODELS) {
         let (frames, passes) = record(&model(), &PROMPT);
         let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
@@ -137,7 +137,7 @@ fn what_a_sublayer_added_is_measured_on_the_recorded_rows() {
             };
             for (layer, token) in (0..layers).flat_map(|layer| (0..dims.tokens).map(move |t| (layer, t))) {
                 let site = Site::layer(dims.pass, layer, Stage::FfnResidual);
-                // All tokens together, and one alone.
+                // In layer 0 all tokens are read together, in later layers one token alone.
                 let tokens = if layer == 0 { 0..dims.tokens } else { token..token + 1 };
                 let at = StreamAt { site, tokens: tokens.clone() };
                 let Ok(Answer::Stream(all)) = ask(&mut live, &Query::Stream(at)) else {
@@ -162,7 +162,7 @@ fn what_a_sublayer_added_is_measured_on_the_recorded_rows() {
                     let near = |one: f64, other: f64| (one - other).abs() <= 1e-9 * size;
                     let right = near(found.before, norm(&x)) && near(found.added, norm(&a));
                     assert!(right && near(found.after, norm(&sum)) && near(found.dot, dot), "{name} {site}");
-                    // The sum is the one in the formula of the norms, except for rounding.
+                    // The three numbers fit the norm of the sum, except for rounding: |a + b|² = |a|² + 2·a·b + |b|².
                     let square = found.before.powi(2) + 2.0 * found.dot + found.added.powi(2);
                     let bound = if name.contains("F32") { 1e-5 } else { 0.03 };
                     assert!((found.after - square.sqrt()).abs() <= bound * found.after, "{name} {site}");
@@ -179,7 +179,7 @@ fn writes(live: &mut Live, at: &WritesAt) -> Vec<Writing> {
 
 /// The units are the whole feed-forward network: their outputs sum to its part of the logits.
 #[test]
-fn what_the_units_write_sums_to_what_their_network_added() {
+fn contributions_of_units_sum_to_that_of_their_network() {
     for (name, model) in models_in(&MODELS).filter(|(name, _)| name.contains("F32")) {
         let (frames, passes) = record(&model(), &PROMPT);
         let mut live = start(model(), &PROMPT, passes.len(), Vec::new());
@@ -192,7 +192,7 @@ fn what_the_units_write_sums_to_what_their_network_added() {
             };
             let mut sorted = order.to_vec();
             sorted.sort_unstable();
-            assert_eq!(sorted, (0..sizes.hidden as u32).collect::<Vec<_>>(), "each unit once");
+            assert_eq!(sorted, (0..sizes.hidden as u32).collect::<Vec<_>>(), "each unit is listed once");
             let size = |unit: u32| hidden[unit as usize].abs();
             assert!(order.windows(2).all(|two| size(two[0]) >= size(two[1])), "{name}: the strongest first");
 
@@ -229,7 +229,7 @@ fn what_the_units_write_sums_to_what_their_network_added() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn missing_stages_and_positions_are_errors() {
     let mut live = start(super::model("gqa"), &PROMPT, 1, Vec::new());
     for site in [Site::layer(0, 99, Stage::FfnResidual), Site::layer(7, 0, Stage::FfnResidual)] {
         assert!(ask(&mut live, &Query::Lens(LensAt { site, tokens: 0..1, top: 1 })).is_err());

@@ -66,7 +66,7 @@ fn rows<T: Copy>(values: &[T], width: usize, bits: impl Fn(T) -> u64) -> Vec<u64
 
 /// Reads every stage of a live run within `memory`, from the last to the first, and compares each row with the pass
 /// itself. Returns how many blocks were not whole stages.
-fn compare_within(memory: usize, model: impl Fn() -> Model<Cpu>, prompt: &[u32], passes: usize) -> usize {
+fn compare_within(memory: usize, model: impl Fn() -> Model, prompt: &[u32], passes: usize) -> usize {
     let (plain, mut sums) = (model(), Sums::default());
     let mut session = Session::new(&plain, sampler()).unwrap();
     let (mut ids, mut sites) = (prompt.to_vec(), Vec::new());
@@ -120,7 +120,7 @@ fn compare_within(memory: usize, model: impl Fn() -> Model<Cpu>, prompt: &[u32],
     blocks
 }
 
-pub(super) fn thin(dim: usize, layers: usize, vocab: usize) -> Model<Cpu> {
+pub(super) fn thin(dim: usize, layers: usize, vocab: usize) -> Model {
     let config = ModelConfig {
         dim,
         layers,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use llama_trace::backend::cpu::{Cpu, Kernel};
-use llama_trace::backend::{Backend, OnOutput, PassRows, Product, Span, Swiglu};
+use llama_trace::backend::{Backend, Buffer, OnOutput, PassRows, Product, Span, Swiglu};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::error::Result;
@@ -63,7 +63,7 @@ fn what_a_backend_sums_in_its_own_order_is_made_by_it_and_not_derived() {
 
 /// Runs the fused operations of `backend` and the plain operations that they replace, with weights and biases of a
 /// small model.
-fn compare_fused<B: Backend>(what: &str, backend: B) {
+fn compare_fused(what: &str, backend: impl Backend + 'static) {
     let checkpoint = checkpoint::open(&common::fixture("golden/mha_bias")).unwrap();
     let model = Model::load(&checkpoint, backend).unwrap();
     let (backend, config, layer) = (&model.backend, &model.config, &model.weights.layers[0]);
@@ -74,7 +74,7 @@ fn compare_fused<B: Backend>(what: &str, backend: B) {
         backend.write(&values, &mut buffer).unwrap();
         buffer
     };
-    let bits = |buffer: &B::Buffer, count: usize| {
+    let bits = |buffer: &Buffer, count: usize| {
         let mut seen = Vec::new();
         let mut see = |values: &[f32]| {
             seen.extend(values.iter().map(|x| x.to_bits()));
@@ -83,7 +83,7 @@ fn compare_fused<B: Backend>(what: &str, backend: B) {
         backend.read(buffer, 0..count, &mut see).unwrap();
         seen
     };
-    let made_by = |run: &mut dyn FnMut(&mut OnOutput<'_, B>) -> Result<()>, counts: &[usize]| {
+    let made_by = |run: &mut dyn FnMut(&mut OnOutput<'_>) -> Result<()>, counts: &[usize]| {
         let mut made = Vec::new();
         run(&mut |i, buffer| {
             made.push((i, bits(buffer, counts[i])));

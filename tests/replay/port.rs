@@ -47,7 +47,8 @@ pub(crate) fn frame(site: Site, shape: &[usize], values: Vec<f32>) -> Arc<Frame>
 pub(crate) struct Port {
     config: ModelConfig,
     weights: HashMap<String, Vec<f32>>,
-    /// The name of the mistake, or `` for none. A form of the mistake follows a colon.
+    /// The name of the mistake, or an empty text for none. If the mistake has several forms, the form follows after a
+    /// colon.
     bug: &'static str,
     /// Whether every result is rounded to bfloat16.
     rounds: bool,
@@ -104,7 +105,7 @@ impl Port {
         let of_heads = name.contains("q_proj") || name.contains("k_proj") || name.contains("v_proj");
         let from = |o: usize| match self.bug {
             "weight_layout:rope" if permuted => o / c * c + o % c / 2 + o % 2 * (c / 2),
-            // Each is the inverse of the other.
+            // These two permutations are inverse to each other.
             "weight_layout:heads" if of_heads => o % (outputs / c) * c + o / (outputs / c),
             "weight_layout:components" if of_heads => o % c * (outputs / c) + o / c,
             _ => o,

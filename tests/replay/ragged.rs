@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use llama_trace::backend::Span;
 use llama_trace::backend::cpu::{Cpu, Kernel};
-use llama_trace::backend::{Backend, Span};
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
 use llama_trace::model::{Activations, KvCache, Model, pass};
@@ -39,10 +39,10 @@ impl<P: Probe> Probe for Batch<P> {
 }
 
 /// Sequences in progress, and their shared buffers.
-struct Runs<'m, B: Backend> {
-    model: &'m Model<B>,
-    caches: HashMap<usize, KvCache<B>>,
-    work: Activations<B>,
+struct Runs<'m> {
+    model: &'m Model,
+    caches: HashMap<usize, KvCache>,
+    work: Activations,
 }
 
 /// The result of a pass: its frames, and the bits of the last logits of each sequence.
@@ -52,14 +52,14 @@ struct Ran {
     logits: HashMap<usize, Vec<u32>>,
 }
 
-impl<'m, B: Backend> Runs<'m, B> {
+impl<'m> Runs<'m> {
     /// Allocates room for the tokens of each sequence in `passes`.
-    fn new(model: &'m Model<B>, passes: &[&[(usize, usize)]]) -> Self {
+    fn new(model: &'m Model, passes: &[&[(usize, usize)]]) -> Self {
         let mut room = HashMap::<usize, usize>::new();
         for &(sequence, tokens) in passes.iter().copied().flatten() {
             *room.entry(sequence).or_default() += tokens;
         }
-        let cache = |tokens| KvCache::with_capacity(&model.config, &model.backend, tokens).unwrap();
+        let cache = |tokens| KvCache::with_capacity(&model.config, &*model.backend, tokens).unwrap();
         let caches = room.into_iter().map(|(sequence, tokens)| (sequence, cache(tokens))).collect();
         Self { model, caches, work: Activations::new(model).unwrap() }
     }
@@ -105,7 +105,7 @@ impl<'m, B: Backend> Runs<'m, B> {
 }
 
 /// Runs `passes` on all sequences together, and on each sequence alone.
-fn compare<B: Backend>(name: &str, model: &Model<B>, passes: &[&[(usize, usize)]], select: &Select) {
+fn compare(name: &str, model: &Model, passes: &[&[(usize, usize)]], select: &Select) {
     let (mut together, mut unwatched) = (Runs::new(model, passes), Runs::new(model, passes));
     let mut alone = Runs::new(model, passes);
     for (pass, reads) in passes.iter().enumerate() {
@@ -168,9 +168,9 @@ fn a_full_cache_is_said_before_anything_is_run() {
 fn a_context_that_no_memory_holds_is_cut_to_what_is_free_and_one_that_was_asked_for_is_refused() {
     let mut model = model_in("gqa", Cpu::default());
     model.config.context = 1 << 50;
-    let cut = KvCache::as_long_as_fits(&model.config, &model.backend).unwrap();
+    let cut = KvCache::as_long_as_fits(&model.config, &*model.backend).unwrap();
     assert!((1000..1 << 50).contains(&cut.capacity()), "{}", cut.capacity());
-    let Err(error) = KvCache::with_capacity(&model.config, &model.backend, 1 << 50) else { panic!() };
+    let Err(error) = KvCache::with_capacity(&model.config, &*model.backend, 1 << 50) else { panic!() };
     let said = error.to_string();
     assert!(said.contains("there is not enough memory"), "{said}");
     assert!(said.contains("the KV cache for 1125899906842624 tokens") && said.contains("bytes"), "{said}");

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace::error::Error;
@@ -47,7 +46,7 @@ fn about(card: ModelCard, stages: &[Stage]) -> About {
 
 /// Records a run of `draws` passes, when `planned` passes were expected.
 fn record(
-    model: &Model<Cpu>,
+    model: &Model,
     prompt: &[u32],
     (keep, budget): (Keep, Option<u64>),
     (draws, planned): (usize, usize),
@@ -96,8 +95,7 @@ fn record(
 
 fn open(path: &Path, memory: usize) -> (Arc<Trace>, Box<dyn Source>) {
     let trace = Arc::new(Trace::open(path).unwrap());
-    let source =
-        Recorded::<Cpu>::new(Arc::<Trace>::clone(&trace), None, None, memory).open(Run::ITSELF, 0).unwrap();
+    let source = Recorded::new(Arc::<Trace>::clone(&trace), None, None, memory).open(Run::ITSELF, 0).unwrap();
     (trace, source)
 }
 
@@ -156,7 +154,7 @@ fn what_has_no_room_whole_is_derived_in_blocks_with_the_same_bits() {
     let frames = record(&model, &prompt, (Keep::Minimal, None), (2, 2), &path);
     // A budget so small that only a few numbers fit.
     let trace = Arc::new(Trace::open(&path).unwrap());
-    let mut source = Recorded::<Cpu>::new(trace, None, None, 1 << 11).open(Run::ITSELF, 0).unwrap();
+    let mut source = Recorded::new(trace, None, None, 1 << 11).open(Run::ITSELF, 0).unwrap();
     for (site, frame) in &frames {
         let shape = frame.shape().to_vec();
         let last: Vec<usize> = shape.iter().map(|length| length - 1).collect();
@@ -267,8 +265,7 @@ fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
         }
         assert!(trace.rows(site, all.clone()).is_err());
         // In a viewer that has no room for a whole stage, only the damaged part is missing.
-        let mut source =
-            Recorded::<Cpu>::new(Arc::new(trace), None, None, 1 << 18).open(Run::ITSELF, 0).unwrap();
+        let mut source = Recorded::new(Arc::new(trace), None, None, 1 << 18).open(Run::ITSELF, 0).unwrap();
         let at = |row: usize| Query::Block(site, Region(vec![row..row + 1, 0..1]));
         assert!(ask(&mut *source, &at(row)).unwrap_err().to_string().contains("record it again"));
         assert!(ask(&mut *source, &at(tokens - 1)).is_ok());

@@ -1,11 +1,11 @@
-//! Several sequences of one model, each viewed alone: each has the numbers of its own prompt, all share one memory budget,
-//! and stopping one leaves the others intact.
+//! Several sequences of one model, each viewed alone. Each has the numbers of its own prompt, all share one memory
+//! budget, and stopping one leaves the others intact.
 
 use super::memory::thin;
 use super::*;
 use llama_trace::replay::Sequences;
 
-/// A start for each of `prompts`, with the random numbers that the prompt has in a batch.
+/// A [`Start`] for each of `prompts`, with the random numbers that the prompt has in a batch.
 fn starts(prompts: &[Vec<u32>], draws: usize, memory: usize) -> Vec<Start> {
     let start = |(number, ids): (u64, &Vec<u32>)| Start {
         ids: ids.clone(),
@@ -20,12 +20,12 @@ fn starts(prompts: &[Vec<u32>], draws: usize, memory: usize) -> Vec<Start> {
 }
 
 #[test]
-fn a_sequence_shows_the_numbers_of_its_prompt_alone_under_its_own_sites() {
+fn a_sequence_has_the_numbers_of_a_single_run_under_its_own_sites() {
     let prompts = [vec![1, 5, 9], vec![2], vec![7; 20]];
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
         let model = || model_in("gqa", Cpu::default().with_precision(precision));
         let sequences = Sequences::new(Arc::new(model()), starts(&prompts, PASSES, DEFAULT_MEMORY));
-        // All are open at the same time, and are asked in turn.
+        // All sequences are open at the same time, and the test asks them alternately.
         let mut open: Vec<_> = (0..3).map(|number| sequences.open(number).unwrap()).collect();
         open = open.into_iter().map(run_to_idle).collect();
         for (number, live) in open.iter_mut().enumerate() {
@@ -41,7 +41,7 @@ fn a_sequence_shows_the_numbers_of_its_prompt_alone_under_its_own_sites() {
                     assert_same(&own, &wait(&mut alone, site).unwrap());
                 }
             }
-            // The numbers of another sequence are not accepted.
+            // A sequence refuses a request for another sequence.
             let other = Site { sequence: (number + 1) % 3, ..Site::layer(0, 0, Stage::Xq) };
             assert!(wait(live, other).is_err(), "{other}");
         }
@@ -64,41 +64,38 @@ fn all_sequences_share_one_budget_of_memory() {
     }
     let most = open[0].most_held();
     assert!(most > LEAST_MEMORY / 4 && most <= LEAST_MEMORY, "{most} bytes");
-    assert!(open.iter().all(|live| live.most_held() == most), "they have one store");
+    assert!(open.iter().all(|live| live.most_held() == most), "the sequences share one store");
 }
 
 #[test]
-fn stopping_or_closing_a_sequence_leaves_the_work_of_another_alone() {
+fn stopping_or_closing_a_sequence_does_not_disturb_another() {
     let prompts: Vec<Vec<u32>> = vec![(0..1500).map(|i| i * 7 % 300).collect(); 3];
     let sequences = Sequences::new(Arc::new(thin(128, 8, 300)), starts(&prompts, 1, DEFAULT_MEMORY));
     let first = sequences.open(0).unwrap();
     while !matches!(first.status(), Status::Working(text) if text.contains("layer")) {
         std::thread::yield_now();
     }
-    // The others wait for their turn. Meanwhile one is stopped, and one is closed.
+    // While the first sequence computes, the other two wait. One of these is stopped, and one is closed.
     let [mut second, third] = [1, 2].map(|number| sequences.open(number).unwrap());
     second.stop();
     drop(third);
     let first = run_to_idle(first);
-    assert!(first.outline().passes[0].sampled.is_some(), "its pass was run to its end");
+    assert!(first.outline().passes[0].sampled.is_some(), "the first sequence's pass was completed");
     let mut second = run_to_idle(second);
-    assert_eq!(second.outline().passes[0].sampled, None, "it was stopped before it had its turn");
+    assert_eq!(second.outline().passes[0].sampled, None, "the second sequence was stopped before its turn");
     second.advance().unwrap();
     while !matches!(second.status(), Status::Working(text) if text.contains("layer")) {
         second.poll().unwrap();
     }
-    // An idle one is closed.
+    // Closes a sequence that is idle.
     drop(first);
     let second = run_to_idle(second);
-    assert!(
-        second.outline().passes[0].sampled.is_some(),
-        "what was stopped is run when it is asked for again"
-    );
+    assert!(second.outline().passes[0].sampled.is_some(), "a stopped pass runs when it is requested again");
 }
 
 /// Another prompt is a separate run, with the bits of this prompt alone. It shares the memory of the first run.
 #[test]
-fn another_prompt_has_the_numbers_of_its_own_under_its_own_run() {
+fn another_prompt_is_a_run_with_the_numbers_of_this_prompt_alone() {
     let prompts = [vec![1, 5, 9, 3]];
     let sequences = Sequences::new(Arc::new(model("gqa")), starts(&prompts, 2, DEFAULT_MEMORY));
     let mut first = run_to_idle(sequences.open(0).unwrap());
@@ -110,7 +107,10 @@ fn another_prompt_has_the_numbers_of_its_own_under_its_own_run() {
             assert_same(&wait(&mut other, Site { run: Run(number), ..*site }).unwrap(), frame);
         }
         let here = Site { run: Run(number), ..Site::once(0, Stage::Logits) };
-        assert!(wait_for(&mut first, here, &Region(vec![0..1, 0..1])).is_err(), "it is no site of the first");
+        assert!(
+            wait_for(&mut first, here, &Region(vec![0..1, 0..1])).is_err(),
+            "the first run must refuse a site of another run"
+        );
     }
     let (frames, _) = record(&model("gqa"), &prompts[0]);
     for site in [Site::layer(0, 1, Stage::Softmax), Site::once(1, Stage::Logits)] {

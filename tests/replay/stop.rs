@@ -89,7 +89,7 @@ fn a_stopped_pass_shows_nothing_unfinished_and_runs_again_with_the_same_bits() {
 }
 
 /// Runs the stopped pass, and compares every frame of it.
-fn run_again(session: &mut Session<'_, Cpu>, ids: &[u32], whole: &HashMap<Site, Frame>) -> u32 {
+fn run_again(session: &mut Session<'_>, ids: &[u32], whole: &HashMap<Site, Frame>) -> u32 {
     let (dims, sizes, select) = (session.next_pass(ids.len()), session.model.sizes(), Select::all());
     let mut count = 0;
     let drawn = session.run(

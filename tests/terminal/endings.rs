@@ -24,7 +24,7 @@ fn shorten(model: &Path) {
 }
 
 #[test]
-fn a_model_that_becomes_shorter_ends_the_viewer_with_a_message() {
+fn a_truncated_model_ends_the_viewer_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "m");
     let args = ["--model", model.to_str().unwrap(), "--ids", "1,260,261", "--step"];
@@ -46,7 +46,7 @@ fn in_lines(raw: &str) {
 }
 
 #[test]
-fn a_trace_that_becomes_shorter_is_told_in_the_shells_own_terminal() {
+fn a_truncated_trace_is_reported_after_the_terminal_is_restored() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("run.trace");
     let out = trace.to_str().unwrap();
@@ -62,7 +62,7 @@ fn a_trace_that_becomes_shorter_is_told_in_the_shells_own_terminal() {
 }
 
 #[test]
-fn a_model_that_becomes_shorter_ends_a_chat_with_a_message() {
+fn a_truncated_model_ends_a_chat_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "m");
     let mut chat = Terminal::start(WINDOW, command(&["chat", "--model", model.to_str().unwrap()]));
@@ -75,7 +75,7 @@ fn a_model_that_becomes_shorter_ends_a_chat_with_a_message() {
 }
 
 #[test]
-fn a_stop_from_outside_gives_the_terminal_to_the_shell_and_going_on_draws_it_again() {
+fn a_stop_signal_restores_the_terminal_and_continuing_draws_again() {
     let mut viewer = viewer(&[]);
     viewer.send("nn");
     viewer.shows(&["step 3 of "]);
@@ -86,8 +86,8 @@ fn a_stop_from_outside_gives_the_terminal_to_the_shell_and_going_on_draws_it_aga
     viewer.signal("CONT");
     viewer.until("the viewer's screen", vt100::Screen::alternate_screen);
     viewer.shows(&["step 3 of "]);
-    // The program cannot catch this signal. The shell then sets the terminal as it needs it, and the program does not
-    // know what is on the screen.
+    // The program cannot catch SIGSTOP. So after SIGCONT it must set up the terminal and draw the whole screen again,
+    // because the shell may have changed both.
     viewer.signal("STOP");
     viewer.stops();
     let before = viewer.raw().matches("\x1b[?1049h").count();
@@ -100,7 +100,7 @@ fn a_stop_from_outside_gives_the_terminal_to_the_shell_and_going_on_draws_it_aga
 }
 
 #[test]
-fn signals_end_a_chat_at_its_prompt_in_order() {
+fn signals_end_a_chat_at_its_prompt_properly() {
     for name in ["TERM", "HUP", "QUIT", "USR1", "ALRM"] {
         let chat = Terminal::start(WINDOW, command(&["chat"]));
         chat.shows(&["> "]);
@@ -114,7 +114,7 @@ fn signals_end_a_chat_at_its_prompt_in_order() {
 }
 
 #[test]
-fn a_chat_is_stopped_from_outside_and_goes_on() {
+fn a_chat_goes_on_after_a_stop_signal() {
     let mut chat = Terminal::start(WINDOW, command(&["chat"]));
     chat.shows(&["> "]);
     chat.until("marked pastes", vt100::Screen::bracketed_paste);
@@ -130,9 +130,9 @@ fn a_chat_is_stopped_from_outside_and_goes_on() {
     assert_eq!(chat.end().code, 0);
 }
 
-/// The terminal of the output is closed, and the keyboard's is open: no message can be printed.
+/// The program's output goes to a terminal that is closed, so it can print no message. Its keyboard's terminal is open.
 #[test]
-fn an_output_that_is_gone_is_no_panic() {
+fn a_closed_output_causes_no_panic() {
     let mut output = Terminal::start(WINDOW, program("sleep", &["1000"]));
     let binary = env!("CARGO_BIN_EXE_llama-trace");
     let script = format!("exec {binary} --prompt '{PROMPT}' --step > {} 2>&1", output.file().display());
@@ -144,7 +144,7 @@ fn an_output_that_is_gone_is_no_panic() {
 }
 
 #[test]
-fn a_terminal_whose_cursor_cannot_be_moved_is_not_drawn_on() {
+fn a_terminal_without_cursor_movement_is_refused() {
     let mut dumb = command(&["--prompt", PROMPT, "--step"]);
     dumb.env("TERM", "dumb");
     let terminal = Terminal::start(WINDOW, dumb);
@@ -156,7 +156,7 @@ fn a_terminal_whose_cursor_cannot_be_moved_is_not_drawn_on() {
 }
 
 #[test]
-fn a_text_that_comes_where_keys_should_is_told_to_come_from_a_file() {
+fn piped_text_instead_of_keys_gives_the_advice_to_use_a_file() {
     let binary = env!("CARGO_BIN_EXE_llama-trace");
     for option in ["--prompt", "--prompt-file"] {
         let line = format!("echo x | {binary} --step {option} -");
@@ -169,7 +169,7 @@ fn a_text_that_comes_where_keys_should_is_told_to_come_from_a_file() {
 }
 
 #[test]
-fn ctrl_c_is_heard_after_a_sequence_that_was_cut_off() {
+fn ctrl_c_works_after_an_incomplete_escape_sequence() {
     for keys in ["\x1b[1;5", "\x1b[200~a paste without an end", "\x1b[<0;1", "\x1bO"] {
         let mut viewer = viewer(&[]);
         viewer.send(keys);
@@ -208,7 +208,7 @@ fn the_name_of_a_model_cannot_drive_the_terminal() {
 /// A model file that is truncated while an export reads it. The temporary folder is removed too.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_model_that_becomes_shorter_leaves_no_temporary_folder() {
+fn a_truncated_model_leaves_no_temporary_folder() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "m");
     let out = folder.path().join("dump");
@@ -236,7 +236,7 @@ fn a_model_that_becomes_shorter_leaves_no_temporary_folder() {
 /// After some key, the system gives no more memory.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_viewer_that_gets_no_more_memory_gives_the_terminal_back_and_says_so() {
+fn a_viewer_without_memory_restores_the_terminal_with_a_message() {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let mut viewer = viewer(&[]);
     let pid = Pid::from_raw(viewer.pid().cast_signed());

@@ -15,7 +15,7 @@ fn recorded(model: &Path, to: &Path) -> String {
 }
 
 #[test]
-fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_both() {
+fn two_traces_open_at_the_first_difference_and_both_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     // The same model, with another matrix in its second layer.
     let other = models::golden("gqa", |tensors| {
@@ -34,7 +34,7 @@ fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_b
         viewer.send("\r");
         // `ffn_silu` needs no weights, because both traces have its input.
         viewer.shows(&["where from there", "g / (1 + e^−g)"]);
-        // Sent together, the two keys would be Alt-i.
+        // Waits between the two keys: sent together, Esc and `i` would be Alt-i.
         viewer.send("\u{1b}");
         viewer.until("the derivation is closed", |screen| !screen.contents().contains("where from"));
         viewer.send("i");
@@ -45,9 +45,9 @@ fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_b
     assert_eq!(refused.status.code(), Some(6), "{}", stderr(&refused));
 }
 
-/// A port's map need not name the model or the text of its ids. `--model` does.
+/// The capture.toml of a port need not name the model or the texts of its ids. The texts then come from `--model`.
 #[test]
-fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
+fn a_port_is_shown_beside_the_reference_with_the_models_texts() {
     let folder = tempfile::tempdir().unwrap();
     let [port, model] = ["port/story/wrong", "builtin"].map(|name| fixture(name).display().to_string());
     let reference = folder.path().join("reference").display().to_string();
@@ -62,7 +62,7 @@ fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
     let said = ["r1:p0/L0/xq_rope[", "r1:p0/L0/xq is not there", "let B write it too"];
     let screen = viewer.shows(&[&["where from there"][..], &said].concat());
     assert!(!screen.contains("--model"), "{screen}");
-    // Sent together, the two keys would be Alt-q.
+    // Waits between the two keys: sent together, Esc and `q` would be Alt-q.
     viewer.send("\u{1b}");
     viewer.until("the derivation is closed", |screen| !screen.contents().contains("where from"));
     ends(viewer);

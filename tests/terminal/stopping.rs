@@ -1,4 +1,4 @@
-//! Ctrl-C and Esc during work: the work that they mean stops, and other work goes on.
+//! Ctrl-C and Esc during a computation: only the computation to which they apply stops.
 
 use std::cell::Cell;
 use std::fs;
@@ -22,18 +22,18 @@ fn say(chat: &mut Terminal, line: &str) {
     chat.until("the editor", vt100::Screen::bracketed_paste);
     let before = ends(&chat.raw());
     chat.send(&format!("{line}\r"));
-    // The editor may be back before the screen is read.
+    // Counts in the whole output, because the editor may be back on the screen before the screen is read.
     chat.writes("the editor's end", |raw| ends(raw) > before);
 }
 
 #[test]
-fn a_line_stops_while_its_template_is_rendered_and_the_chat_goes_on() {
+fn ctrl_c_stops_the_rendering_of_a_template_and_the_chat_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let template = "{% set x = 'ab' * 4000000 %}{% for a in range(9999 if messages[-1].content == 'slow' else 0) %}\
                     {% if x | upper == 'x' %}{% endif %}{% endfor %}{{ messages[-1].content }}";
     let model = chat_model(folder.path(), template);
     let mut chat = Terminal::start(WINDOW, command(&["chat", "--model", &model, "-n", "1"]));
-    // Once the whole terminal receives the signal, and once only this process.
+    // First the key sends the signal to all processes of the terminal, then only this process receives it.
     for key in [true, false] {
         say(&mut chat, "slow");
         if key {
@@ -81,7 +81,7 @@ fn ctrl_c_leaves_a_chats_step_while_the_model_works() {
         });
         assert!(layer.get() < 7, "{key:?}: the pass was run to its end");
     }
-    // No remaining stop request ends the next answer.
+    // The stop request is gone: it does not end the next answer.
     say(&mut chat, "/regenerate");
     let screen = chat.until("the editor", vt100::Screen::bracketed_paste);
     assert!(!screen.contains("(stopped"), "{screen}");
@@ -96,7 +96,7 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let pipe = pipe.to_str().unwrap();
-    // A pipe that is not open for writing, and a pipe that is open and empty.
+    // First no process has opened the pipe for writing, then one has opened it but writes nothing.
     for held in [false, true] {
         let writer = held.then(|| fs::File::options().read(true).write(true).open(pipe).unwrap());
         let mut waits = Terminal::start(WINDOW, command(&["--prompt-file", pipe, "-n", "1"]));
@@ -106,7 +106,7 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
         };
         let started = Instant::now();
         while !opened() {
-            assert!(started.elapsed().as_secs() < 60, "it does not open the pipe");
+            assert!(started.elapsed().as_secs() < 60, "the program does not open the pipe");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         waits.send("\x03");
@@ -127,7 +127,7 @@ fn slow_viewer(folder: &Path, model: &str, tokens: usize, more: &[&str]) -> Term
 }
 
 #[test]
-fn escape_stops_an_export_and_its_file_goes() {
+fn escape_stops_an_export_and_removes_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let model = slow_model(folder.path());
     let here = folder.path().join("here");
@@ -138,7 +138,7 @@ fn escape_stops_an_export_and_its_file_goes() {
     viewer.send("e");
     viewer.shows(&["writing p0/L6/softmax: ", "Esc stops"]);
     viewer.send("\x1b");
-    viewer.shows(&["the export was stopped, and its file removed; e begins again"]);
+    viewer.shows(&["the export was stopped, and its file removed; e starts it again"]);
     assert_eq!(fs::read_dir(&here).unwrap().count(), 0);
     viewer.shows(&["p0/L6/softmax[h=0,t=1199,k="]);
     viewer.send("q");

@@ -62,7 +62,7 @@ fn folders_are_read_as_transformers_reads_them() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(60)].join("\n"));
 }
 
-/// A model with `rows` rows, and the files of the case `name`.
+/// A model with `rows` rows in its embedding table, and the tokenizer files of the case `name`.
 fn model(rows: usize, name: &str) -> tempfile::TempDir {
     let fixtures = fixtures();
     let folder = models::golden("gqa", |tensors| {
@@ -82,7 +82,7 @@ fn model(rows: usize, name: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn info_says_what_tokens_and_rows_do_not_fit() {
+fn info_reports_tokens_and_embedding_rows_that_do_not_match() {
     let folder = model(426, "json, Llama, decoder");
     let path = folder.path().join("tokenizer_config.json");
     let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -93,7 +93,7 @@ fn info_says_what_tokens_and_rows_do_not_fit() {
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     for expected in [
-        "LlamaTokenizer of transformers 5 reads it: with its vocabulary and merges, but not with its own rules for splitting texts",
+        "LlamaTokenizer of transformers 5 reads it: with the file's vocabulary and merges, but without the file's rules for splitting texts",
         "1 of the model's 426 rows have no token",
         "writes <|nothing|>, which",
     ] {
@@ -107,7 +107,7 @@ fn info_says_what_tokens_and_rows_do_not_fit() {
 
 /// A class with unsupported rules is named in a message, and CodeLlama's infilling is refused.
 #[test]
-fn a_class_that_is_not_followed_is_named() {
+fn a_tokenizer_class_with_unsupported_rules_is_named() {
     let folder = model(426, "json, Llama, decoder");
     let model = folder.path().to_str().unwrap();
     let declare = |class: &str| {

@@ -44,7 +44,7 @@ fn every_address_on_the_screen_leads_back_to_where_it_was() {
                 stage.keys(key);
             }
             let (address, place, index) = (here(&stage), stage.app.place(), stage.app.index());
-            // The same address from another place.
+            // Typed at another place, the address leads to the same cell.
             for from in ["p0/tokens[t=0]", "p1/L2/ffn_up[f=47]", "p0/L0/softmax[h=0,t=0,k=0]"] {
                 go(&mut stage, from);
                 go(&mut stage, &address);
@@ -60,7 +60,7 @@ fn every_address_on_the_screen_leads_back_to_where_it_was() {
 }
 
 #[test]
-fn what_is_left_out_means_here() {
+fn omitted_parts_of_an_address_are_the_current_ones() {
     let mut stage = begin();
     go(&mut stage, "p0/L1/xq_rope[t=4,h=2,c=3]");
     go(&mut stage, "/L2/xq_rope[h=0,t=7]");
@@ -79,7 +79,7 @@ fn what_is_left_out_means_here() {
 
 /// The go-to line accepts a place as the title and the outline write it.
 #[test]
-fn the_titles_own_words_lead_to_its_place() {
+fn the_words_of_the_title_lead_to_its_place() {
     let mut stage = begin();
     go(&mut stage, "p0/L0/xq");
     for (words, path) in [
@@ -98,7 +98,7 @@ fn the_titles_own_words_lead_to_its_place() {
     for (words, message) in [
         ("layer 3", "there is no layer 3: 0 to 2"),
         ("layer", "there is no stage `layer`; Tab completes, Esc closes"),
-        ("layer 0 L0", "`L0` is a second layer; one stands before the stage, as in L1/softmax"),
+        ("layer 0 L0", "`L0` is a second layer: give only one, before the stage, as in L1/softmax"),
         ("layer x", "there is no stage `layer x`; Tab completes, Esc closes"),
         ("layer 1 zzzzzz", "there is no stage `zzzzzz`; Tab completes, Esc closes"),
     ] {
@@ -109,20 +109,20 @@ fn the_titles_own_words_lead_to_its_place() {
 }
 
 #[test]
-fn a_wrong_part_is_named_with_what_there_is() {
+fn the_error_about_a_wrong_part_lists_what_exists() {
     let mut stage = begin();
     go(&mut stage, "p0/L1/xq_rope");
     for (text, message) in [
         ("L1/xq_rope[k=0]", "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"),
         ("L1/xq_rope[h=4]", "head 4 is past the last: 0 to 3"),
         ("L1/xq_rope[h=0,t=12]", "token 12 is past the last: 0 to 11"),
-        ("L1/xq_rope[h=x]", "`h=x`: `x` is no number from 0 on"),
+        ("L1/xq_rope[h=x]", "`h=x`: `x` is not a number from 0 on"),
         ("L1/xq_rope[h=0", "`[h=0` has no `]` at its end"),
         ("L3/xq_rope[h=0]", "there is no layer 3: 0 to 2"),
         ("p2/L0/xq_rope[h=0]", "there is no pass 2: 0 to 1 so far"),
         ("L0/logits[v=3]", "logits is outside the layers: its address is p0/logits"),
         ("L0/sofmax[h=3]", "there is no stage `sofmax`; did you mean softmax?"),
-        ("7", "there is no layer 7: 0 to 2; a number alone is a layer, and step 7 a step"),
+        ("7", "there is no layer 7: 0 to 2; a plain number is a layer, and step 7 is a step"),
         ("h4", "there is no head 4: 0 to 3"),
         ("//L3", "there is no layer 3: 0 to 2"),
         ("L0/qqqqqqqq", "there is no stage `qqqqqqqq`; Tab completes, Esc closes"),
@@ -147,7 +147,7 @@ fn a_wrong_part_is_named_with_what_there_is() {
     }
     go(&mut stage, "ffn_residual");
     go(&mut stage, "h2");
-    assert_eq!(stage.message(), "ffn_residual has no heads; name a stage that has, as in softmax h2");
+    assert_eq!(stage.message(), "ffn_residual has no heads; name a stage with heads, as in softmax h2");
     stage.key(KeyCode::Esc);
     go(&mut stage, "p1/L1/xq_rope[t=12]");
     let told = "token 12 is past the last: 0 is the only one; t counts the rows of pass 1, and position 12 is its t=0";
@@ -172,7 +172,7 @@ fn another_run_is_opened_by_its_address() {
     let value = |stage: &Stage| stage.app.tensor().unwrap().get(&stage.app.index());
     let before = value(&stage);
     let ask = |stage: &mut Stage, runs: &mut Runs, text: &str| {
-        // Not through the stage, which has only the source of the first run.
+        // Does not use the methods of `Stage`, because it has only the source of the first run.
         let mut press = |code| {
             let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
             let action = action_of(&stage.app, event).unwrap();
@@ -191,18 +191,18 @@ fn another_run_is_opened_by_its_address() {
     ask(&mut stage, &mut runs, "r2:L0");
     assert_eq!(stage.message(), "there is no run r2: there are r0, r1");
     ask(&mut stage, &mut runs, "r1:");
-    assert_eq!(here(&stage), "r1:p0/L2/xq[t=11,h=3,c=1]", "it has one pass");
+    assert_eq!(here(&stage), "r1:p0/L2/xq[t=11,h=3,c=1]", "the second run has only one pass");
     assert_ne!(value(&stage), before);
     stage.shows("r1:p0/L2/xq[t=11,h=3,c=1] = ");
     ask(&mut stage, &mut runs, "r0:p0/L1/softmax[h=2]");
     assert_eq!(here(&stage), "p0/L1/softmax[h=2,t=11,k=7]", "the last query's largest key");
-    // In another run, an error is about that run.
+    // An error about an address in another run describes that run.
     ask(&mut stage, &mut runs, "r1:p3");
     assert_eq!(stage.message(), "there is no pass 3: 0 to 0 so far");
 }
 
 #[test]
-fn what_the_help_teaches_is_what_the_screen_prints() {
+fn the_addresses_in_the_help_are_those_on_the_screen() {
     let mut stage = Stage::at("softmax");
     go(&mut stage, "p0/L1/softmax[h=2,t=5,k=1]");
     let address = here(&stage);
@@ -238,7 +238,7 @@ fn heads_and_tokens_are_found_by_letters_and_words_narrow_each_other() {
     }
     // A stage's own name comes before tokens that contain it.
     assert_eq!(first(&mut stage, "softmax"), own("softmax", ""));
-    // If the stage has no tokens, the first stage with tokens is used.
+    // If the current stage has no token axis, the token leads to the first stage that has one.
     go(&mut stage, "probs");
     go(&mut stage, "upon");
     assert_eq!((stage.message(), stage.app.place().path()), ("", "p0/tokens".into()));

@@ -10,7 +10,7 @@ use crate::shown::{is, read_text, real};
 use crate::stage::Stage;
 use crate::synthetic::wide;
 
-/// The matrix of the chosen head.
+/// The attention matrix of the chosen head, (query, key).
 fn matrix(app: &App) -> Vec<Vec<f64>> {
     let (tensor, index, shape) = (app.tensor().unwrap(), app.index(), app.shape());
     let row = |t: usize| (0..shape[2]).map(|k| real(tensor.get(&[index[0], t, k]).unwrap())).collect();
@@ -18,7 +18,7 @@ fn matrix(app: &App) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn attention_opens_at_the_last_querys_largest_key_and_the_cell_stays_when_head_layer_or_stage_changes() {
+fn attention_opens_at_the_largest_key_and_the_cell_stays_at_other_heads_and_layers() {
     let mut stage = Stage::at("softmax");
     let [head, query, key] = stage.app.index()[..] else { panic!("three axes") };
     let row = &matrix(&stage.app)[query];
@@ -37,7 +37,7 @@ fn attention_opens_at_the_last_querys_largest_key_and_the_cell_stays_when_head_l
     let mut stage = Stage::at("xq");
     stage.keys("/softmax[k=0]").key(KeyCode::Enter);
     assert_eq!(stage.app.index()[2], 0);
-    // For a query that was chosen before, the cursor goes to the largest key of this query.
+    // If a query was chosen before, the cursor goes to the key with the largest value of this query.
     let mut stage = Stage::at("xq");
     stage.keys("kkk/softmax").key(KeyCode::Enter);
     let row = &matrix(&stage.app)[8];
@@ -46,7 +46,7 @@ fn attention_opens_at_the_last_querys_largest_key_and_the_cell_stays_when_head_l
 }
 
 #[test]
-fn a_key_that_is_hidden_from_the_query_is_not_landed_on_where_none_was_named() {
+fn an_address_without_a_key_never_opens_a_masked_key() {
     let mut stage = Stage::at("softmax");
     stage.keys("/softmax[t=11,k=9]").key(KeyCode::Enter);
     for at in ["softmax[t=3]", "L2/masked_scores[t=5]", "qk[t=2,h=1]", "L0/scores[t=7]"] {
@@ -63,14 +63,14 @@ fn a_key_that_is_hidden_from_the_query_is_not_landed_on_where_none_was_named() {
         stage.keys(&format!("/{at}")).key(KeyCode::Enter);
         assert_eq!(stage.app.index()[2], key, "{at}");
     }
-    // Going back returns to a hidden cell.
+    // Alt-← returns to a cell even if its key is masked.
     stage.keys("/ffn_up").key(KeyCode::Enter);
     stage.event(Event::Key(KeyEvent::new(KeyCode::Left, KeyModifiers::ALT)));
     assert_eq!(stage.app.index()[1..], [3, 7]);
 }
 
 #[test]
-fn where_attention_opens_the_diagonal_is_seen_beside_the_cursor() {
+fn attention_opens_with_the_diagonal_visible() {
     let mut stage = Stage::sized("softmax", (60, 16), Depth::True);
     let layout = stage.app.layout().unwrap();
     if layout.visible_columns(&stage.app).len() < layout.columns {
@@ -82,7 +82,7 @@ fn where_attention_opens_the_diagonal_is_seen_beside_the_cursor() {
 }
 
 #[test]
-fn the_map_of_heads_tells_how_much_each_looks_one_token_back_and_enter_goes_there() {
+fn the_map_of_heads_shows_attention_one_token_back_and_enter_opens_a_head() {
     let mut stage = Stage::sized("softmax", (120, 40), Depth::None);
     let mut backs = Vec::new();
     for layer in 0..3 {
@@ -133,7 +133,7 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
     desk.keys("6");
     assert_eq!(desk.app.view().name(), "layers");
     desk.shows(&format!("one token back   L{} h{} {:.2}", best.1, best.2, best.0));
-    // The view of a decode pass alone has one query.
+    // In a decode pass, the view `layers` has only one query.
     desk.go("p1/L0/softmax");
     desk.keys("6").shows("of the one query");
 }
@@ -178,7 +178,7 @@ fn bars_are_those_of_the_query_under_the_cursor() {
 }
 
 #[test]
-fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
+fn in_decode_passes_the_rows_of_earlier_passes_are_above() {
     let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
     stage.keys("2");
     let before = matrix(&stage.app);
@@ -204,7 +204,7 @@ fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
         }
     });
     assert!(seen > 14, "more than the pass's own row\n{}", stage.screen());
-    // Up goes to the previous pass, at its row in that pass.
+    // The key `k` goes up to the row of the previous pass, and so to that pass.
     stage.keys("1k");
     assert_eq!((stage.app.place().pass, stage.app.index()[1]), (1, 0));
     stage.keys("k");
@@ -213,7 +213,7 @@ fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
     assert_eq!(stage.app.place().pass, 2);
 }
 
-/// The same in the panels of all heads: earlier rows stay where they were, and each pass adds one row.
+/// In the panels of all heads too, earlier rows stay where they were, and each pass adds one row.
 #[test]
 fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
     let panel = |stage: &Stage, head: usize| {
@@ -240,7 +240,7 @@ fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
         let now = panel(&stage, head);
         assert_eq!(now.len(), 14, "{}", stage.screen());
         for (row, line) in before.iter().enumerate() {
-            // Two more columns, for keys that came later.
+            // In an old row, the two new columns are empty: they belong to keys that came later.
             assert_eq!(
                 *line,
                 now[row].chars().take(24).collect::<String>(),
@@ -257,9 +257,9 @@ fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
     }
 }
 
-/// If there is room, the panels of the heads are this large.
+/// On a large screen, the panels of the heads and the overview use more than a quarter of the area.
 #[test]
-fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
+fn heads_and_the_overview_are_larger_if_there_is_room() {
     for depth in [Depth::None, Depth::True] {
         for (view, size, tall) in
             [("heads", (80, 24), false), ("heads", (200, 60), true), ("overview", (200, 60), true)]
@@ -275,10 +275,10 @@ fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
     }
 }
 
-/// A wide and low slice is split into bands, so that fewer of its columns share a place. Each column is in one place,
-/// and the cursor reaches all columns.
+/// A slice with many columns and few rows is split into bands, so that fewer columns share a cell of the screen. The
+/// bands have all columns, and the cursor reaches all of them.
 #[test]
-fn a_wide_overview_is_broken_into_bands() {
+fn a_wide_overview_is_split_into_bands() {
     for depth in [Depth::None, Depth::True] {
         let mut stage = Stage::new(wide(18, 200, 1.0), (200, 60), depth);
         stage.keys("/L1/ffn_hidden[t=0,f=0]").key(KeyCode::Enter);
@@ -309,14 +309,14 @@ fn a_wide_overview_is_broken_into_bands() {
         assert_eq!(
             stage.app.index()[1] / each,
             ranges.last().unwrap().0 / each,
-            "in the last band's first place"
+            "the cursor is in the first cell of the last band"
         );
     }
 }
 
-/// If there is room, the other heads are below, with their own values.
+/// If there is room, the bars of the other heads are below, each with its own values.
 #[test]
-fn bars_of_the_other_heads_stand_below() {
+fn bars_of_the_other_heads_are_below() {
     let mut stage = Stage::sized("scores", (200, 60), Depth::None);
     stage.choose("bars");
     let lines = stage.body();
@@ -348,9 +348,9 @@ fn bars_of_the_other_heads_stand_below() {
     assert!(seen >= 2, "{}", stage.screen());
 }
 
-/// If there is no room for them, the hint does not mention them.
+/// The hint of the view `bars` mentions the other heads only if there is room for them.
 #[test]
-fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
+fn the_hint_of_bars_mentions_other_heads_only_if_they_have_room() {
     let mut stage = Stage::sized("softmax", (120, 30), Depth::None);
     stage.choose("bars");
     assert!(!stage.body().iter().any(|line| line.starts_with("head ")), "{}", stage.screen());
@@ -358,9 +358,10 @@ fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
     assert!(hint.contains("The other heads are below, if all their keys fit."), "{hint}");
 }
 
-/// In colour, two values share a character. If one of them is below 0, the character has another shape.
+/// On a terminal with colours, two values share a character. If one of the two is below 0, the character has another
+/// shape.
 #[test]
-fn signs_have_a_shape_of_their_own_in_the_overview_and_in_the_heads() {
+fn values_below_0_have_another_shape_in_the_overview_and_in_the_heads() {
     for (view, step) in [("overview", "xq"), ("heads", "xq"), ("overview", "ffn_hidden")] {
         for depth in [Depth::Indexed, Depth::True] {
             let mut stage = Stage::sized(step, (120, 40), depth);
@@ -395,7 +396,7 @@ fn numbers_have_all_digits_where_columns_are_free() {
 }
 
 #[test]
-fn another_vocabulary_opens_with_the_largest_first() {
+fn other_stages_over_the_vocabulary_open_with_the_largest_value() {
     let mut stage = Stage::at("nucleus");
     stage.choose("list");
     stage.keys("/probs").key(KeyCode::Enter);
@@ -405,7 +406,7 @@ fn another_vocabulary_opens_with_the_largest_first() {
 }
 
 #[test]
-fn the_shapes_of_the_outline_stand_apart_from_the_names() {
+fn the_shapes_in_the_outline_are_separated_from_the_names() {
     for width in 72..=200 {
         let stage = Stage::sized("softmax", (width, 40), Depth::None);
         for line in stage.screen().lines() {
@@ -419,7 +420,7 @@ fn the_shapes_of_the_outline_stand_apart_from_the_names() {
 
 /// At every width, each number in the map of heads follows from the attention weights.
 #[test]
-fn no_number_of_the_map_is_cut_or_made_up() {
+fn every_number_of_the_map_of_heads_is_complete_and_correct() {
     let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
     let mut shares = vec![];
     for layer in 0..3 {

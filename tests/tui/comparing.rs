@@ -8,7 +8,7 @@ use llama_trace::tui::user_event::KeyCode;
 use crate::shown::real;
 use crate::stage::Stage;
 
-/// The value at an address. Goes there and back.
+/// Returns the value at an address. Goes to the address and back.
 fn at(stage: &mut Stage, address: &str) -> f64 {
     let here = stage.app.place().address(&stage.app.index());
     stage.keys("/").keys(address).key(KeyCode::Enter);
@@ -20,7 +20,7 @@ fn at(stage: &mut Stage, address: &str) -> f64 {
 #[track_caller]
 fn differs(stage: &mut Stage, name: &str, there: &str) {
     let here = real(stage.app.tensor().unwrap().get(&stage.app.index()).unwrap());
-    // The compared cursor moves along, and back. The difference is read first.
+    // Reads the screen first, because `at` moves both cursors to the address and back.
     let screen = stage.screen();
     let there = at(stage, there);
     let difference = text::full_in(Number::F32((here - there) as f32), 12);
@@ -39,7 +39,7 @@ fn c_compares_with_the_head_the_layer_or_the_pass_that_was_shown_before() {
         stage.shows("c Esc close");
         stage.shows("p0/L1/xq[t=4,h=3,c=3]");
         differs(&mut stage, "h=2", "L1/xq[t=4,h=2,c=3]");
-        // The chosen index stays, and all other indices move along.
+        // The compared cursor keeps the index that was named (head 2). All its other indices follow the cursor.
         stage.keys("jl");
         differs(&mut stage, "h=2", "L1/xq[t=5,h=2,c=4]");
         stage.keys("c");
@@ -51,7 +51,7 @@ fn c_compares_with_the_head_the_layer_or_the_pass_that_was_shown_before() {
     stage.keys("t").wait();
     stage.keys("c");
     assert_eq!(stage.app.place().pass, 1);
-    // The only token of the pass has the index 0. The previous pass has a token 0 too.
+    // The cursor is at token 0, the only token of this pass. It is compared with token 0 of the previous pass.
     stage.shows("p0 · here − there = ");
     differs(&mut stage, "p0", "p0/L1/xq[t=0,h=2,c=0]");
 }
@@ -68,7 +68,7 @@ fn the_go_to_line_says_what_to_compare_with() {
         ("compare xq", "xq", "L1/xq[t=4,h=2,c=3]"),
     ] {
         stage.keys("/").keys(asked).key(KeyCode::Enter);
-        // When the other place is shown, the comparison ends with the same difference.
+        // The difference on the screen must be the one between the values at the two places.
         let difference = |stage: &Stage| {
             let screen = stage.screen();
             screen.split_once(&format!("{name} · here − there = ")).map(|(_, rest)| rest.to_owned())
@@ -84,7 +84,7 @@ fn the_go_to_line_says_what_to_compare_with() {
     for (asked, wrong) in [
         ("compare", "type what to compare with"),
         ("compare h=9", "head 9 is past the last"),
-        ("compare softmax", "other axes"),
+        ("compare softmax", "different axes"),
         ("compare s3", "go to that sequence or run first"),
     ] {
         stage.keys("/").keys(asked).key(KeyCode::Enter);
@@ -109,7 +109,7 @@ fn enter_explains_the_number_and_esc_brings_the_comparison_back() {
 
 /// Equal values have equal colours: the two panels have one colour scale, unless their quantities differ.
 #[test]
-fn two_that_stand_side_by_side_have_one_span() {
+fn compared_tensors_have_one_colour_scale() {
     for (size, depth) in [((80, 24), Depth::None), ((120, 40), Depth::None), ((120, 40), Depth::True)] {
         let mut stage = Stage::sized("xq", size, depth);
         stage.keys("/L1/xq[t=4,h=2,c=3]").key(KeyCode::Enter);
@@ -128,7 +128,7 @@ fn two_that_stand_side_by_side_have_one_span() {
         assert_eq!(stage.screen().matches(&said).count(), times);
         stage.keys("sssc");
         assert_eq!(stage.app.span(), Some(own), "alone it has its own again");
-        // The line to the left reaches down to the last line.
+        // The line to the left of the panels reaches down to the last line.
         stage.keys("/compare L2").key(KeyCode::Enter);
         let screen = stage.screen();
         let lines: Vec<&str> = screen.lines().collect();
@@ -140,10 +140,10 @@ fn two_that_stand_side_by_side_have_one_span() {
 fn nothing_is_compared_with_itself() {
     let mut stage = Stage::sized("xq", (120, 40), Depth::None);
     for asked in ["compare h=2", "compare L1", "compare xq", "compare p0/L1/xq[h=2]"] {
-        stage.keys("/").keys(asked).shows("Enter compares it with the shown place");
+        stage.keys("/").keys(asked).shows("Enter compares it with the place on the screen");
         stage.key(KeyCode::Enter);
         assert!(
-            stage.message().ends_with("is what is shown: compare it with another"),
+            stage.message().ends_with("is the place on the screen: name another place"),
             "{}",
             stage.message()
         );
@@ -152,9 +152,9 @@ fn nothing_is_compared_with_itself() {
     }
 }
 
-/// In a small window, the shared lines are shown once, and the values have the rest of the room.
+/// In a small window, lines that both panels share are shown once, so that more rows are left for the values.
 #[test]
-fn two_one_above_the_other_keep_rows_for_their_values() {
+fn panels_one_above_the_other_keep_rows_for_their_values() {
     for (size, least) in [((80, 18), 2), ((80, 24), 5)] {
         for depth in [Depth::None, Depth::True] {
             let mut stage = Stage::sized("xq", size, depth);
@@ -176,9 +176,9 @@ fn two_one_above_the_other_keep_rows_for_their_values() {
     }
 }
 
-/// Next to the other number, the texts of its tokens are complete or absent.
+/// The texts of tokens next to the compared number are either complete or left out.
 #[test]
-fn in_little_room_no_token_beside_the_number_is_cut() {
+fn in_a_small_window_tokens_beside_the_number_are_not_truncated() {
     let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
     stage.keys("]c");
     let screen = stage.screen();
@@ -230,9 +230,9 @@ fn difference(stage: &Stage, row: usize, column: usize) -> f64 {
     value(2) - value(1)
 }
 
-/// If a cell is masked in both, it is equal in both.
+/// A cell that is masked in both tensors counts as equal.
 #[test]
-fn what_both_mask_is_equal() {
+fn cells_that_both_mask_are_equal() {
     let mut stage = Stage::sized("masked_scores", (120, 40), Depth::None);
     stage.keys("/L1/masked_scores[h=2,t=2,k=8]").key(KeyCode::Enter);
     stage.keys("/compare h=1").key(KeyCode::Enter);

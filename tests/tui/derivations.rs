@@ -14,7 +14,7 @@ use llama_trace::tui::view::{Panels, derivation};
 use crate::desk::Desk;
 
 #[test]
-fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it() {
+fn enter_explains_the_number_beside_the_tensor_or_under_it() {
     for size in [(100, 30), (120, 40), (200, 60)] {
         let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", size);
         desk.hides("where from ─");
@@ -31,7 +31,7 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
         desk.key(KeyCode::Esc).hides("together 47");
         assert_eq!(desk.app.focus(), Focus::Tensor);
     }
-    // If there is no room for both, Tab switches between them.
+    // If there is no room for both the tensor and the explanation, Tab switches between them.
     for size in [(60, 16), (80, 24)] {
         let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", size);
         desk.key(KeyCode::Enter).shows("together 47.01256");
@@ -48,7 +48,7 @@ fn is_seen(desk: &Desk, operand: (usize, usize)) -> bool {
 }
 
 #[test]
-fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
+fn a_small_screen_shows_the_first_terms_and_the_chosen_term() {
     for size in [(80, 24), (100, 30), (120, 40)] {
         for address in [
             "p0/L1/qk[h=2,t=3,k=1]",
@@ -79,10 +79,10 @@ fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
     }
 }
 
-/// A name that is too long loses the parts that it shares with the number, and keeps the parts that differ from other
-/// operands.
+/// If the name of an operand is too long, the indices that it shares with the explained number are left out. The
+/// indices in which the operands differ stay.
 #[test]
-fn an_operand_is_told_from_the_others_in_little_room() {
+fn in_a_small_window_operands_are_still_distinguishable() {
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (80, 24));
     desk.key(KeyCode::Enter).shows("masked_scores[…,k=2 ␣upon] ");
     desk.shows("masked_scores[…,k=1 Once] ");
@@ -90,8 +90,8 @@ fn an_operand_is_told_from_the_others_in_little_room() {
     desk.key(KeyCode::Enter).shows("masked_scores[h=2,t=3 ␣a,k=2 ␣upon] ");
     // A text that does not fit in any form continues on the next line.
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
-    desk.key(KeyCode::Enter).shows("position: what turning them apart");
-    desk.shows(" changed");
+    desk.key(KeyCode::Enter).shows("the terms, largest first; cumulative %");
+    desk.shows("of all |terms|");
     desk.go("p0/rope_cos[t=3,i=1]");
     desk.shows("frequency of the pair,");
     desk.shows("radians a position");
@@ -100,9 +100,9 @@ fn an_operand_is_told_from_the_others_in_little_room() {
     desk.key(KeyCode::Enter).shows("k=5 \",\"]");
 }
 
-/// In q8 a term has three factors. If they do not fit next to the term, they are below it, with all digits.
+/// In q8 a term has three factors. If they do not fit next to the term, they are shown below it, with all digits.
 #[test]
-fn factors_that_have_no_room_beside_their_term_stand_under_it() {
+fn factors_without_room_beside_their_term_are_below_it() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
     let checkpoint = checkpoint::open(folder.as_ref()).unwrap();
     for size in [(60, 16), (80, 24), (120, 40)] {
@@ -119,7 +119,7 @@ fn factors_that_have_no_room_beside_their_term_stand_under_it() {
 }
 
 #[test]
-fn the_terms_that_are_not_applied_have_a_heading_and_a_tokens_own_key_no_angles() {
+fn terms_that_are_not_applied_have_a_heading() {
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (200, 60));
     desk.key(KeyCode::Enter);
     let screen = desk.screen();
@@ -132,7 +132,7 @@ fn the_terms_that_are_not_applied_have_a_heading_and_a_tokens_own_key_no_angles(
 }
 
 #[test]
-fn enter_brings_what_is_chosen_into_sight_before_it_goes_there() {
+fn enter_scrolls_to_the_chosen_operand_before_it_opens_it() {
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
     desk.key(KeyCode::Enter).key(KeyCode::PageDown).key(KeyCode::PageDown);
     assert!(!is_seen(&desk, (0, 0)), "{}", desk.screen());
@@ -166,7 +166,7 @@ fn terms_are_named_once_and_have_their_tokens_bars_and_shares() {
     desk.go("p0/L1/attn_heads[t=3,h=2,c=5]");
     desk.shows("softmax[h=2,t=3 ␣a,k] × values[h=2,c=5,k]");
     desk.shows("k=1 Once");
-    // Every factor is shown at every width. Axes with a common index are shown as one index.
+    // Every factor is shown at every width. Two axes with the same index are written together: `d,i=81`.
     for size in [(80, 24), (160, 50), (200, 60)] {
         let mut desk = Desk::at("p0/L1/xv[t=3,g=1,c=9]", size);
         desk.key(KeyCode::Enter).key(KeyCode::Down).key(KeyCode::Down);
@@ -179,7 +179,7 @@ fn terms_are_named_once_and_have_their_tokens_bars_and_shares() {
 }
 
 #[test]
-fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_the_way_back() {
+fn enter_leads_from_a_logit_to_the_embedding_and_backspace_back() {
     let mut desk = Desk::at("p1/logits[t=0,v=11]", (120, 40));
     desk.key(KeyCode::Enter);
     let mut way = vec![desk.address()];
@@ -194,7 +194,7 @@ fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_th
     assert!(way.last().unwrap().contains("/embedding["), "{way:?}");
     let id = desk.app.token(0).unwrap().id;
     desk.shows(&format!("› tok_embeddings[v={id},d="));
-    desk.key(KeyCode::PageUp).key(KeyCode::PageUp).key(KeyCode::PageUp).shows("The weights were learned");
+    desk.key(KeyCode::PageUp).key(KeyCode::PageUp).key(KeyCode::PageUp).shows("Weights are learned");
     desk.shows(&format!("│ id {id} {}", text::visible(&desk.app.token(0).unwrap().text)));
     desk.key(KeyCode::Enter);
     assert!(desk.app.message().unwrap().text.contains("Backspace goes back"));
@@ -211,7 +211,7 @@ fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_th
 }
 
 #[test]
-fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_coming_back() {
+fn an_operand_is_chosen_by_arrows_or_clicks_and_stays_chosen() {
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (120, 40));
     desk.key(KeyCode::Enter).key(KeyCode::Down).key(KeyCode::Down).key(KeyCode::Right).key(KeyCode::Enter);
     assert_eq!(desk.address(), "p0/L1/keys[k=1,h=2,c=24]");
@@ -237,7 +237,7 @@ fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_comin
 }
 
 #[test]
-fn the_way_on_top_is_that_of_enter_and_begins_anew_after_any_other_move() {
+fn the_trail_shows_the_path_of_enter_and_restarts_after_other_moves() {
     for moves in ["]", "n", "N", ".", "/xv⏎", "m a/xv⏎'a"] {
         let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (120, 40));
         desk.key(KeyCode::Enter).key(KeyCode::Enter);
@@ -269,16 +269,17 @@ fn a_rotation_and_a_gate_are_drawn() {
 #[test]
 fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
     let mut desk = Desk::at("p0/nucleus[v=11]", (200, 60));
-    desk.key(KeyCode::Enter).shows("1024 tokens are possible; top-k 20 and top-p 0.9 keep 1, which sum to");
-    desk.shows("are removed.");
-    desk.shows("This one is number 1 of them; the sum up to this one is");
+    desk.key(KeyCode::Enter).shows("1024 tokens are possible; top-k 20 and top-p 0.9 keep 1 and remove");
+    desk.shows("together.");
+    desk.shows("This token is number 1 of them; the sum up to and including it is");
     desk.go("p0/nucleus[v=7]");
-    desk.shows("This one is not among them: top-");
+    desk.shows("This token is not among them: top-");
 }
 
-/// If e^x is too small for float32, the view does not say that a filter cut the token.
+/// If the probability of a token is 0 only because e^x is too small for float32, the view does not say that top-k or
+/// top-p cut the token.
 #[test]
-fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() {
+fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut desk = Desk::at("p0/probs", size);
         while desk.app.view().name() != "sampler" {
@@ -291,19 +292,19 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
                 desk.key(if right { KeyCode::Right } else { KeyCode::Left });
             }
         }
-        assert!(desk.app.message().unwrap().text.contains("top-p 1 is the last step"));
+        assert!(desk.app.message().unwrap().text.contains("top-p 1 is the largest value"));
         let at = desk.app.draw_at(desk.app.sampler_trial().setting());
         let draw = desk.app.answers().get(&at).unwrap().unwrap().clone();
         let above = draw.tokens.iter().filter(|token| token.prob > 0.0).count();
         assert!(draw.setting.top_k == 0 && above < draw.vocab && above < 8, "{above}");
         desk.key(KeyCode::Down);
-        desk.shows(&format!("probability 0 in float32: {above} above it, sum 1 "));
+        desk.shows(&format!("below: prob 0 in float32; above: {above} tokens, sum 1 "));
         desk.shows(&format!("→ {above} above 0"));
         desk.hides("top-k cuts");
         let screen = desk.screen();
         let first = draw.tokens[above].id.to_string();
         let row = screen.lines().find(|line| line.contains(&format!(" {first} "))).unwrap();
-        // The run's own top-k cuts it. The tried settings do not.
+        // The row says once that the token is cut: by the run's own top-k, and not by the tried settings.
         assert_eq!(row.matches("cut").count(), 1, "{screen}");
         // A top-k that cuts some of the possible tokens is named as before.
         desk.keys("[");
@@ -315,7 +316,7 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
 }
 
 #[test]
-fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_number() {
+fn the_go_to_line_opens_weights_by_address_and_steps_by_number() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut desk = Desk::at("p0/L2/softmax[h=2,t=3,k=1]", size);
         for (typed, named, place, about) in [
@@ -358,7 +359,7 @@ fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_nu
 
 /// Every number of every kind of stage has a derivation that gives the run's value, in every precision.
 #[test]
-fn every_step_has_a_derivation_that_gives_the_recorded_value_again() {
+fn every_step_has_a_derivation_that_gives_the_recorded_value() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
         let checkpoint = checkpoint::open(folder.as_ref()).unwrap();

@@ -41,7 +41,7 @@ impl Desk {
     }
 
     pub(crate) fn on(
-        model: Model<Cpu>,
+        model: Model,
         ids: Vec<u32>,
         tokenizer: Option<Arc<dyn Tokenizer>>,
         address: &str,

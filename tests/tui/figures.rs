@@ -1,5 +1,5 @@
-//! Numbers that a view computes from recorded ones. The tests compute each one again, by the formula that the view
-//! shows.
+//! Numbers that a view computes from recorded numbers. The tests compute each of them again, with the formula that the
+//! view shows.
 
 use llama_trace::trace::{Answer, Query, Region, Site, Source, Stage as TraceStage};
 use llama_trace::tui::text::visible;
@@ -57,7 +57,7 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                 (layout.area.x..layout.area.right()).map(|x| buffer[(x, y)].symbol()).collect()
             };
             let line = |y: u16| read_text(&words(y).replace(['‹', '›'], " "));
-            // Only in a small window, with two settings, does the view leave out the logits.
+            // The view leaves the logits out only in a small window that also shows the tried settings.
             let has_logits = words(layout.area.y + layout.header - 1).contains("logit");
             assert!(has_logits || (!keys.is_empty() && width < 200), "{screen}");
             // The lines "run" and "tried": the setting, the number of tokens that stay, and their sum. The seed is in
@@ -85,7 +85,7 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                     continue;
                 };
                 let id = order[rank];
-                assert_eq!(index, [11, id], "the likeliest first\n{screen}");
+                assert_eq!(index, [11, id], "the most likely token must be first\n{screen}");
                 let in_run = own_order[..own_stay].contains(&id);
                 let mut expected = vec![id as f64];
                 expected.extend(has_logits.then_some(logits[id]));
@@ -95,7 +95,7 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                     let (own, ..) = shares(0.8, 40, 0.9);
                     expected.push(own[id] / own_sum);
                 }
-                // The token's text may be a number. The mark next to the bar is not one.
+                // A token's text may contain a number too.
                 let right = numbers.len() == expected.len()
                     && numbers.iter().zip(&expected).all(|(number, value)| is(number, *value, false));
                 assert!(right, "{numbers:?} of {expected:?}\n{screen}");
@@ -136,8 +136,7 @@ fn values_of(stage: &mut Stage, site: Site) -> ndarray::ArrayD<f32> {
 
 const SOME_SIZES: [(u16, u16); 5] = [(60, 16), (75, 20), (80, 24), (120, 40), (200, 60)];
 
-/// The only numbers in a diagram are the shapes of the stages, each in the box with its name, and the number of a
-/// layer.
+/// A diagram has only two kinds of numbers: the shape of a stage, in the box with its name, and the number of a layer.
 #[test]
 fn every_number_of_a_diagram_is_a_shape_in_its_own_box() {
     for size in SOME_SIZES {
@@ -177,7 +176,7 @@ fn every_number_of_a_diagram_is_a_shape_in_its_own_box() {
                 };
                 assert!(read_text(&title) == number, "{title}\n{}", stage.screen());
                 let told = read_text(&part(low as u16));
-                // A truncated name stands for all names with this beginning.
+                // A truncated name may be any name with this beginning.
                 let meant = TraceStage::ALL.iter().filter(|stage| match title.contains('…') {
                     true => stage.name().starts_with(name),
                     false => stage.name() == name,
@@ -194,7 +193,7 @@ fn every_number_of_a_diagram_is_a_shape_in_its_own_box() {
             assert!(boxes > 0, "{}", stage.screen());
             let all: usize = lines.iter().map(|line| read(line).len()).sum();
             assert!(all >= numbers, "{}", stage.screen());
-            // Between the boxes there are no numbers, except in the texts of tokens.
+            // Outside the boxes there are no numbers, except in the texts of tokens.
             let texts = lines.iter().flat_map(|line| read(line)).count() - numbers;
             assert!(texts == 0 || view == "pass", "{texts} more\n{}", stage.screen());
         }
@@ -302,15 +301,15 @@ fn every_number_of_the_units_is_in_the_trace_and_the_strongest_come_first() {
             }
             let unit = order[layout.cursor.0];
             assert_eq!(stage.app.index(), [token, unit], "{}", stage.screen());
-            stage.shows(&format!("unit {unit}, number {} of {count} by |hidden|", layout.cursor.0 + 1));
+            stage.shows(&format!("unit {unit}, rank {} of {count} by |hidden|", layout.cursor.0 + 1));
             stage.shows("it has no weights");
             stage.shows("silu = gate / (1 + e^−gate) · hidden = silu · up");
         }
     }
 }
 
-/// The log-probability and rank of each token, computed again from the logits at the previous position, and the marks
-/// on the strip.
+/// Computes the log-probability and rank of each token again, from the logits at the previous position. Also checks the
+/// marks on the strip.
 #[test]
 fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -348,7 +347,7 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
             assert_eq!(words[0], at.to_string(), "{screen}");
             assert!(words.contains(&id.to_string().as_str()), "{screen}");
             if at == 0 {
-                assert!(line.contains("first"), "before it there is nothing\n{screen}");
+                assert!(line.contains("first"), "the first token has no logits before it\n{screen}");
                 continue;
             }
             let (log, rank) = told(&row(at - 1), id);
@@ -370,7 +369,7 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
             seen += 1;
         }
         assert!(seen > 3, "{screen}");
-        // The tokens that the model expected at the cursor's position, the most likely first.
+        // The view lists the tokens that the model expected at the cursor's position. The most likely token is first.
         if size.1 > 24 {
             stage.keys("$kkk");
             let at = stage.app.index()[0];
@@ -429,19 +428,19 @@ fn the_strip_carries_the_attention_of_the_head_in_view() {
     assert!(!stage.screen().lines().nth(1).unwrap().contains("attention"));
 }
 
-/// The screen itself says what the arrow next to an angle and the last columns mean.
+/// The screen explains the arrow next to an angle, and the last columns.
 #[test]
 fn the_residual_view_says_what_its_arrows_and_shares_are() {
     for (size, share, arrow) in [
         ((80, 24), " share", "x (→): the row above, a (arrow): added"),
         ((120, 40), " share", "x (→): the row above, a (arrow): added"),
-        ((200, 60), "share: ‖a‖ / ‖x‖", "a: what is added, the arrow beside the angle"),
+        ((200, 60), "share: ‖a‖ / ‖x‖", "a: the added vector, shown as the arrow next to the angle"),
     ] {
         let stage = in_view(Synthetic::new(), "L1/attn_residual", "residual", size);
         stage.shows(arrow);
         let body = stage.body();
         assert!(body[0].contains(share) && body[1].contains("angle"), "{body:?}");
         let at = body[0].find("share").unwrap();
-        assert!(body[3][at..].contains('%'), "it stands above the shares: {body:?}");
+        assert!(body[3][at..].contains('%'), "the heading is not above the shares: {body:?}");
     }
 }

@@ -21,12 +21,13 @@ fn view<'a>(stage: &'a mut Stage, name: &str) -> &'a mut Stage {
     panic!("{} has no view {name}", stage.name());
 }
 
-/// Goes down from box to box, and along each row. Returns the stages, and the layers that are one box.
+/// Walks through all boxes, row by row. Returns the stages, and the layers that are drawn as one box.
 fn walked(stage: &mut Stage) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     let row = |stage: &Stage| stage.app.layout().unwrap().cursor.0;
     loop {
-        // Next to the first stage of a layer is its input, which belongs to the previous layer.
+        // The input of the layer, which belongs to the previous layer, is to the left of the first stage. So the walk
+        // does not go left there.
         let first = stage.app.view().name() == "flow" && row(stage) == 0;
         for key in if first { "llll" } else { "hhhllll" }.chars() {
             let folded = stage.app.view().name() == "pass" && stage.app.place().layer.is_some();
@@ -43,9 +44,9 @@ fn walked(stage: &mut Stage) -> BTreeSet<String> {
     }
 }
 
-/// If the diagram is scrolled, the boxes before and after the current box are visible too.
+/// In a diagram that does not fit on the screen, the boxes before and after the current box are visible too.
 #[test]
-fn a_box_has_its_neighbours_in_sight() {
+fn the_neighbours_of_the_current_box_are_visible() {
     for size in [(80, 24), (120, 40)] {
         let mut stage = Stage::sized("attn_norm", size, Depth::None);
         view(&mut stage, "flow");
@@ -62,7 +63,7 @@ fn a_box_has_its_neighbours_in_sight() {
     }
 }
 
-/// In the diagram of the pass, a layer is one box, from whichever stage the user came. The text is about this box.
+/// Marks show that a diagram goes on above or below the screen. The text below the diagram is about the current box.
 #[test]
 fn a_diagram_says_where_it_goes_on() {
     let (up, down) = ("▲", "▼");
@@ -135,13 +136,13 @@ fn enter_opens_a_box_and_goes_into_a_layer() {
         (stage.name(), stage.app.place().layer, stage.app.view().name()),
         ("attn_norm", Some(2), "flow")
     );
-    // Above the first box is the input of the layer, and so the previous layer.
+    // To the left of the first box is the input of the layer, which belongs to the previous layer.
     stage.keys("h");
     assert_eq!(
         (stage.name(), stage.app.place().layer, stage.app.view().name()),
         ("ffn_residual", Some(1), "flow")
     );
-    // Outside the layers, the same happens in the diagram of the pass.
+    // Stages outside the layers are opened in the same way from the diagram of the pass.
     stage.keys("/logits").key(KeyCode::Enter);
     view(&mut stage, "pass").keys("k");
     assert_eq!((stage.name(), stage.app.view().name()), ("final_norm", "pass"));
@@ -179,7 +180,7 @@ fn the_inputs_and_outputs_of_the_current_box_have_marks_of_their_own() {
 }
 
 #[test]
-fn the_current_box_is_kept_in_sight_and_a_click_goes_to_one() {
+fn the_current_box_stays_visible_and_a_click_chooses_a_box() {
     for size in [(60, 16), (80, 24), (120, 40), (200, 60)] {
         for name in ["flow", "pass"] {
             let mut stage = Stage::new(Synthetic::with_switches(), size, Depth::None);
@@ -207,7 +208,7 @@ fn the_current_box_is_kept_in_sight_and_a_click_goes_to_one() {
 
 /// During a computation the view shows it, keys are answered, and Esc stops it.
 #[test]
-fn what_is_under_way_is_shown_keys_are_answered_and_esc_stops_it() {
+fn running_work_is_shown_keys_still_work_and_esc_stops_it() {
     for (step, name) in
         [("L1/xq", "flow"), ("L1/xq", "pass"), ("L1/attn_residual", "residual"), ("L1/ffn_up", "neurons")]
     {
@@ -230,9 +231,9 @@ fn what_is_under_way_is_shown_keys_are_answered_and_esc_stops_it() {
     }
 }
 
-/// If a stage is not available, the other stages keep their boxes, and its own box shows the error.
+/// If the values of a stage are not available, its box shows the error, and the other stages keep their boxes.
 #[test]
-fn a_stage_that_fails_leaves_the_diagram() {
+fn a_failed_stage_does_not_remove_the_diagram() {
     let mut source = Synthetic::new();
     source.failing.insert(Site::layer(0, 1, TraceStage::Xk));
     let mut stage = Stage::new(source, (120, 40), Depth::None);
@@ -244,12 +245,12 @@ fn a_stage_that_fails_leaves_the_diagram() {
 
 /// Attention that is not available is not requested again and again.
 #[test]
-fn attention_that_fails_leaves_nothing_to_wait_for() {
+fn attention_that_failed_is_not_requested_again() {
     let mut source = Synthetic::new();
     source.failing.insert(Site::layer(0, 1, TraceStage::Softmax));
     let mut stage = Stage::new(source, (120, 40), Depth::None);
     stage.keys("/L1/softmax").key(KeyCode::Enter);
     stage.wait();
     stage.shows("There are no values to show");
-    assert!(!stage.app.sync(&mut stage.source), "there is no news");
+    assert!(!stage.app.sync(&mut stage.source), "a failed stage must not be requested again");
 }

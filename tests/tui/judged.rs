@@ -27,7 +27,7 @@ fn judged() -> Synthetic {
     source
 }
 
-/// A source as `diff` reads it.
+/// A synthetic source as an input of `diff`.
 struct Given(Synthetic, About);
 
 impl Given {
@@ -125,7 +125,7 @@ impl Pair {
 }
 
 #[test]
-fn it_opens_at_the_cell_of_largest_error_with_both_values_and_their_difference() {
+fn the_tracer_opens_at_the_largest_error_with_both_values() {
     let report = report();
     let first = report.first.clone().unwrap();
     for size in SIZES {
@@ -146,7 +146,7 @@ fn it_opens_at_the_cell_of_largest_error_with_both_values_and_their_difference()
         }
         pair.keys("d").stage.shows(": A − B (B)");
         pair.keys("d");
-        // While B is shown, A is next to it.
+        // If the tracer goes to B, A becomes the second panel.
         pair.keys("/r1:\r");
         pair.stage.shows("B · tensor");
         pair.stage.shows("A · B − A = ");
@@ -154,7 +154,7 @@ fn it_opens_at_the_cell_of_largest_error_with_both_values_and_their_difference()
 }
 
 #[test]
-fn a_key_goes_through_every_difference_and_round() {
+fn the_key_goes_through_all_differences_in_a_circle() {
     let report = report();
     assert!(report.differences.len() > 3, "{:?}", report.first);
     let mut pair = Pair::new((120, 40), Depth::True, &report);
@@ -174,7 +174,7 @@ fn a_key_goes_through_every_difference_and_round() {
 #[test]
 fn the_notes_have_the_verdict_and_the_growth_of_the_error_by_layer() {
     let report = report();
-    // If there is room, the lines are below the two panels, else in the place of the notes.
+    // On a tall screen, the lines are below the two panels. On a smaller screen, they are in the place of the notes.
     let mut tall = Pair::new((200, 60), Depth::True, &report);
     tall.keys("h").stage.shows("worst stage");
     let mut pair = Pair::new((120, 40), Depth::True, &report);
@@ -194,7 +194,7 @@ fn the_notes_have_the_verdict_and_the_growth_of_the_error_by_layer() {
 }
 
 #[test]
-fn a_pass_that_one_of_them_does_not_have_is_compared_with_no_other() {
+fn a_pass_that_one_run_lacks_is_compared_with_none() {
     let mut pair = Pair::new((120, 40), Depth::True, &report());
     pair.runs.source().advance().unwrap();
     while pair.runs.source().outline().passes.len() < 2 {
@@ -209,12 +209,12 @@ fn a_pass_that_one_of_them_does_not_have_is_compared_with_no_other() {
 }
 
 #[test]
-fn a_number_is_taken_apart_in_both() {
+fn a_number_is_explained_in_both_runs() {
     let report = report();
     for size in SIZES {
         let mut pair = Pair::new(size, Depth::True, &report);
         pair.keys("\r");
-        // The synthetic runs have no weights, and each panel shows this message.
+        // The synthetic runs have no weights. Each panel says this.
         let screen = pair.stage.screen();
         assert_eq!(screen.matches("This number cannot be explained").count(), 2, "{size:?}\n{screen}");
         pair.keys("\u{1b}");
@@ -223,7 +223,7 @@ fn a_number_is_taken_apart_in_both() {
 }
 
 #[test]
-fn two_that_were_judged_at_every_size_and_with_fewer_colours() {
+fn judged_runs_are_drawn_at_every_size_and_with_fewer_colours() {
     let report = report();
     for (width, height) in SIZES {
         for (name, keys) in

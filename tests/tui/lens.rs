@@ -9,7 +9,7 @@ use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
 #[test]
-fn the_lens_shows_layer_by_layer_what_would_be_answered_and_from_which_on_the_answer_leads() {
+fn the_lens_shows_the_prediction_of_each_layer() {
     let mut desk = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (120, 36));
     desk.keys("vv");
     assert_eq!(desk.app.view().name(), "lens");
@@ -17,19 +17,19 @@ fn the_lens_shows_layer_by_layer_what_would_be_answered_and_from_which_on_the_an
     desk.shows("after layer 2, token 4 ␣time");
     desk.shows(" 1. ␣time          0.4828");
     desk.shows(" 2. ,              0.3759");
-    desk.shows("the last layer answers \",\": number 2 here, 0.3759");
-    desk.shows("it leads from layer 3 on");
+    desk.shows("the last layer answers \",\": rank 2 here, 0.3759");
+    desk.shows("this answer leads from layer 3 on");
     desk.key(KeyCode::Down);
-    assert_eq!(desk.app.place().layer, Some(3), "from layer to layer");
-    desk.shows("the last layer answers \",\": number 1 here, 0.9999");
+    assert_eq!(desk.app.place().layer, Some(3), "the arrow key goes to the next layer");
+    desk.shows("the last layer answers \",\": rank 1 here, 0.9999");
     desk.key(KeyCode::Left).shows("after layer 3, token 3 ␣a");
-    // On a low screen the cells are still there.
+    // On a screen with few rows, the cells are still shown.
     let mut low = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (60, 16));
     low.keys("vv").shows("layer 2");
 }
 
 #[test]
-fn an_answer_is_split_into_heads_and_networks_and_enter_goes_to_the_one_under_the_cursor() {
+fn attribution_splits_an_answer_and_enter_opens_a_part() {
     let mut desk = Desk::at("p0/logits[t=4,v=11]", (120, 36));
     while desk.app.view().name() != "attribution" {
         desk.keys("v");
@@ -62,20 +62,19 @@ fn the_strongest_units_come_first_with_the_tokens_that_they_raise_and_lower() {
     while desk.app.view().name() != "neurons" {
         desk.keys("v");
     }
-    desk.shows("unit 319, number 1 of 384 by |hidden|");
+    desk.shows("unit 319, rank 1 of 384 by |hidden|");
     desk.shows("1.4586 ␣present");
     desk.shows("-1.1315 ␣ne");
     assert_eq!(desk.address(), "p0/L1/ffn_hidden[t=4,f=319]");
-    desk.key(KeyCode::Down).shows("unit 332, number 2 of 384 by |hidden|");
+    desk.key(KeyCode::Down).shows("unit 332, rank 2 of 384 by |hidden|");
     // The next stage shows the same unit, and Enter explains its number.
     desk.keys("ppp").key(KeyCode::Enter).shows("p0/L1/ffn_gate[t=4,f=332]");
     desk.shows("ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]");
 }
 
-/// A source without weights, for example a trace without its model. The views that need weights show a complete
-/// message.
+/// If the source has no weights, as a trace without its model, the views that need weights show a complete message.
 #[test]
-fn views_that_need_the_weights_say_so_where_there_are_none() {
+fn views_that_need_weights_say_so_without_weights() {
     for (size, step, view) in [
         ((80, 24), "L1/ffn_residual", "lens"),
         ((120, 40), "L1/ffn_residual", "lens"),
@@ -98,9 +97,10 @@ fn views_that_need_the_weights_say_so_where_there_are_none() {
     }
 }
 
-/// The pass predicts the token after its last token, so these views do not open on the token of another step.
+/// These views open on the last token, whichever token was chosen at another step, because the prediction of a pass is
+/// the one after its last token.
 #[test]
-fn logits_attribution_and_units_open_on_the_last_token_whichever_another_step_showed() {
+fn logits_attribution_and_units_open_on_the_last_token() {
     let last = |desk: &Desk, step: &str| {
         let address = desk.address();
         assert!(address.starts_with(&format!("p0/{step}[t=4,")), "{address}");
@@ -115,10 +115,13 @@ fn logits_attribution_and_units_open_on_the_last_token_whichever_another_step_sh
     last(&desk, "logits");
     desk.shows("is next");
     let first = desk.screen().lines().find(|line| line.contains("  1 ")).unwrap().to_owned();
-    assert!(first.contains(','), "what comes first is what the strip calls next: {first}");
+    assert!(
+        first.contains(','),
+        "the first token of the list is not the one that the strip calls next: {first}"
+    );
     view(&mut desk, "attribution");
     desk.shows("logit of , −");
-    // The same for every way to get there, and each time.
+    // This holds for every way to get there, and each time.
     for keys in ["/logits", ":p0/logits"] {
         desk.go("p0/L2/attn_residual[t=2,d=3]");
         desk.keys(keys).key(KeyCode::Enter);

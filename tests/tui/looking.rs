@@ -31,7 +31,7 @@ fn all(stage: &Stage) -> Vec<f32> {
 }
 
 #[test]
-fn cells_like_one_are_counted_and_walked_through_in_both_directions() {
+fn the_filter_counts_its_cells_and_keys_walk_through_them() {
     for (step, start) in
         [("xq", "jjl"), ("softmax", "jjj"), ("keys_t", "jll"), ("attn_merged", "l"), ("masked_scores", "")]
     {
@@ -71,12 +71,12 @@ fn cells_like_one_are_counted_and_walked_through_in_both_directions() {
         assert!(stage.app.filter().is_none());
     }
     let mut stage = Stage::at("xq");
-    stage.keys("+").shows("= looks for cells like the one under the cursor");
+    stage.keys("+").shows("= finds cells like the one under the cursor");
 }
 
-/// The same in blocks, and with values that arrive late.
+/// Cells are also found if the stage arrives in blocks, and if values arrive late.
 #[test]
-fn cells_like_one_are_found_in_blocks() {
+fn the_filter_finds_cells_in_blocks() {
     let mut source = Synthetic::new();
     source.outlier = Some(4000.0);
     source.largest = 16;
@@ -90,7 +90,7 @@ fn cells_like_one_are_found_in_blocks() {
 }
 
 #[test]
-fn what_a_filter_leaves_out_is_dimmed_and_the_rule_says_what_it_takes() {
+fn cells_outside_the_filter_are_dimmed_and_the_rule_is_shown() {
     for (size, depth) in [((80, 24), Depth::None), ((120, 40), Depth::True)] {
         let mut stage = Stage::sized("softmax", size, depth);
         stage.keys("*");
@@ -99,7 +99,7 @@ fn what_a_filter_leaves_out_is_dimmed_and_the_rule_says_what_it_takes() {
         let filtered = stage.screen();
         assert_ne!(before, filtered);
         stage.shows(" or more ");
-        // Another step does not mark these cells. Back at the first step, they are marked again.
+        // The filter applies only to its own step. After going back to this step, the cells are marked again.
         stage.keys("n");
         assert!(!stage.screen().contains(" or more "));
         stage.keys("p").shows(" or more ");
@@ -107,7 +107,7 @@ fn what_a_filter_leaves_out_is_dimmed_and_the_rule_says_what_it_takes() {
 }
 
 #[test]
-fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
+fn folded_outline_and_notes_give_their_room_to_the_tensor() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("softmax", size, Depth::True);
         let (before, whole) = (stage.screen(), Panels::new(&stage.app));
@@ -121,7 +121,7 @@ fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
         let panels = Panels::new(&stage.app);
         assert!(panels.notes.is_none() && panels.middle.unwrap().width == size.0, "{size:?}");
         if size.0 == 80 {
-            // In this window the notes are hidden anyway, and a message says how to show them.
+            // In a window of this size the notes are hidden anyway. A message says how to show them.
             assert!(stage.message().contains("i shows them"), "{}", stage.message());
         }
         // Moving to a folded panel unfolds it.
@@ -133,20 +133,20 @@ fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
 }
 
 #[test]
-fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
+fn play_goes_on_until_its_end_or_any_other_key() {
     let mut stage = Stage::at("xq");
     stage.keys("N");
-    stage.keys("P").keys("A").shows("layer by layer, one in 2 s");
-    stage.keys("+").shows("one in 1 s");
-    stage.keys("--").shows("one in 4 s");
+    stage.keys("P").keys("A").shows("layer by layer, one every 2 s");
+    stage.keys("+").shows("one every 1 s");
+    stage.keys("--").shows("one every 4 s");
     assert_eq!(stage.app.place().layer, Some(1));
     update(&mut stage.app, Action::PlayOn);
     stage.sync();
     assert_eq!((stage.app.place().layer, stage.message()), (Some(0), ""));
-    // Layer 0 is the last one in this direction.
+    // The play goes towards layer 0 and ends there.
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
-    stage.shows("there is no layer beyond");
+    stage.shows("layer 0 is the first layer");
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
     // Any other key stops the play and does nothing else, even a key that would go on or quit.
@@ -163,7 +163,7 @@ fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
 }
 
 #[test]
-fn what_is_dragged_goes_with_the_pointer() {
+fn dragged_content_moves_with_the_pointer() {
     let mouse =
         |kind, column, row| Event::Mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE });
     let mut stage = Stage::sized("softmax", (80, 24), Depth::True);
@@ -175,7 +175,7 @@ fn what_is_dragged_goes_with_the_pointer() {
     assert_eq!(stage.app.index()[1], before[1] + 2, "up by two lines shows two more below");
     stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x, y));
     assert_eq!(stage.app.index(), before);
-    // A cell has several columns. Columns that are less than a cell are added to the next drag.
+    // A cell is several columns wide. If a drag is shorter than a cell, its columns are added to the next drag.
     let cell = stage.app.layout().unwrap().cell;
     for column in 1..=2 * cell {
         stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x - column, y));
@@ -188,7 +188,7 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
     let mut stage = Stage::sized("softmax", (120, 40), Depth::None);
     stage.keys("C").shows("┌ chapters ");
     let Mode::Chapters(at) = stage.app.mode() else { panic!("the list is open") };
-    assert_eq!(CHAPTERS[*at].slug, "15-softmax", "it opens at the chapter of what is shown");
+    assert_eq!(CHAPTERS[*at].slug, "15-softmax", "the list opens at the chapter of the current stage");
     // q closes the list, and Ctrl-C ends the program.
     let ctrl_c = Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
     for list in ["", "B", "?", "/", "m"] {
@@ -224,7 +224,7 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
     }
     stage.keys("C").key(KeyCode::Esc);
     assert_eq!(stage.app.mode(), &Mode::Walk);
-    // For a stage that a decode pass lacks, the message says where it is.
+    // If a decode pass does not have the stage of a chapter, the message says which pass has it.
     let decode = |stage: &mut Stage| {
         stage.keys("/p1/L0/softmax").key(KeyCode::Enter);
         assert_eq!(stage.app.place().pass, 1);
@@ -250,7 +250,7 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
 }
 
 #[test]
-fn answers_of_exercises_are_folded_until_they_are_asked_for() {
+fn answers_of_exercises_are_folded_until_the_user_opens_them() {
     for chapter in CHAPTERS.iter() {
         let answers = chapter.text.matches("<details>").count();
         assert_eq!(chapter.folded("x").matches("▸ **").count(), answers, "{}", chapter.slug);
@@ -270,7 +270,7 @@ fn answers_of_exercises_are_folded_until_they_are_asked_for() {
 }
 
 #[test]
-fn the_answer_that_is_asked_for_is_on_the_screen() {
+fn an_opened_answer_is_on_the_screen() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("softmax", size, Depth::None);
         if size.0 == 80 {
@@ -284,9 +284,9 @@ fn the_answer_that_is_asked_for_is_on_the_screen() {
     }
 }
 
-/// The chapters mention the root mean square of the last token's row. It is shown below the row.
+/// The chapters mention the root mean square of the last token's row. The view shows this number below the row.
 #[test]
-fn the_root_mean_square_of_the_row_stands_below_it() {
+fn the_root_mean_square_of_a_row_is_below_it() {
     for (address, root) in [
         ("L0/attn_residual[t=4,d=0]", "1.72"),
         ("L0/ffn_residual[t=4,d=9]", "3.51"),

@@ -79,9 +79,9 @@ fn star_goes_to_the_largest_of_the_row_and_hash_to_that_of_the_tensor() {
     assert!(stage.app.index() != [0, 3], "{:?}", stage.app.index());
 }
 
-/// If a tensor arrives in blocks, all of it is searched, and late blocks are waited for.
+/// If a tensor arrives in blocks, all blocks are searched, including those that arrive late.
 #[test]
-fn the_largest_is_found_in_blocks_and_when_it_comes() {
+fn the_largest_value_is_found_in_blocks_and_in_late_blocks() {
     let mut source = Synthetic::new();
     source.outlier = Some(4000.0);
     source.largest = 16;
@@ -96,7 +96,7 @@ fn the_largest_is_found_in_blocks_and_when_it_comes() {
 }
 
 #[test]
-fn history_goes_back_and_forth_and_steps_of_one_walk_are_one_place() {
+fn history_counts_the_steps_of_one_walk_as_one_place() {
     let mut stage = Stage::at("softmax");
     stage.keys("jl");
     let (path, index) = (stage.app.place().path(), stage.app.index());
@@ -119,7 +119,7 @@ fn history_goes_back_and_forth_and_steps_of_one_walk_are_one_place() {
 }
 
 #[test]
-fn a_mark_is_returned_to() {
+fn a_mark_leads_back_to_its_place() {
     let mut stage = Stage::at("softmax");
     stage.keys("'").shows("no place is marked yet");
     stage.keys("jlm");
@@ -127,7 +127,7 @@ fn a_mark_is_returned_to() {
     let (path, index) = (stage.app.place().path(), stage.app.index());
     assert_eq!(stage.key(KeyCode::Char('a')), Effect::SaveMarks);
     stage.keys("Gm!").shows("a mark is a letter or a digit");
-    stage.keys("'").shows("which one? a p0/L1/softmax[h=2,t=");
+    stage.keys("'").shows("which mark? a p0/L1/softmax[h=2,t=");
     stage.keys("x").shows("there is no mark x");
     stage.keys("'a");
     assert_eq!((stage.app.place().path(), stage.app.index()), (path, index));
@@ -136,7 +136,7 @@ fn a_mark_is_returned_to() {
 }
 
 #[test]
-fn what_is_said_of_a_mark_stays_with_its_place() {
+fn the_note_of_a_mark_stays_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("marks");
     let mut stage = Stage::at("softmax");
@@ -148,7 +148,7 @@ fn what_is_said_of_a_mark_stays_with_its_place() {
     save_marks(&mut stage.app);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     stage.keys("'a").shows("who looks back?");
-    // The note is not about another cell. A message says where the note went.
+    // If the mark is set at another cell, its note does not move along. A message says where the note went.
     let other = stage.keys("l").app.place().address(&stage.app.index());
     stage.keys("ma");
     save_marks(&mut stage.app);
@@ -162,7 +162,7 @@ fn what_is_said_of_a_mark_stays_with_its_place() {
 }
 
 #[test]
-fn a_panel_is_made_the_whole_screen_and_back() {
+fn a_panel_fills_the_screen_and_shrinks_again() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("softmax", size, Depth::True);
         let before = stage.screen();
@@ -243,8 +243,8 @@ fn large() -> Synthetic {
 
 /// The heading of a grid of heads says how many values each mark stands for, and has no empty field.
 #[test]
-fn heads_in_little_room_say_what_a_mark_stands_for() {
-    for (depth, each) in [(Depth::None, " each"), (Depth::True, " each half")] {
+fn small_panels_of_heads_say_how_many_values_a_character_shows() {
+    for (depth, each) in [(Depth::None, " per cell"), (Depth::True, " per half")] {
         let mut stage = Stage::new(large(), (80, 24), depth);
         stage.keys("/L1/softmax[h=2,t=9,k=0]").key(KeyCode::Enter);
         stage.choose("heads");
@@ -254,7 +254,8 @@ fn heads_in_little_room_say_what_a_mark_stands_for() {
     }
 }
 
-/// Every place of an overview has the value furthest from 0 among its values, and arrows move the cursor to that value.
+/// Each cell of an overview shows the value furthest from 0 among its values, and the arrow keys move the cursor to
+/// that value.
 #[test]
 fn an_overview_loses_no_extreme() {
     let mut source = large();
@@ -264,7 +265,7 @@ fn an_overview_loses_no_extreme() {
         stage.keys("/L1/ffn_hidden[t=9,f=0]").key(KeyCode::Enter);
         stage.keys("3");
         assert_eq!(stage.app.view().name(), "overview");
-        // The place of the outlier at [0, 5] is drawn as the largest value below 0.
+        // The cell with the outlier at [0, 5] has the character of the values furthest below 0.
         assert!(stage.screen().contains('≣'), "{}", stage.screen());
         let layout = stage.app.layout().unwrap();
         assert!(layout.rows < 300);

@@ -16,7 +16,7 @@ use crate::shown::{Read, is, read, read_text, real};
 use crate::stage::Stage;
 use crate::synthetic::{Synthetic, wide};
 
-/// Numbers of a step that may be on every screen.
+/// Numbers of a step that any screen may show: its statistics, and the numbers in its notes.
 struct Known {
     stats: Stats,
     notes: Vec<String>,
@@ -50,7 +50,8 @@ impl Reader<'_> {
         assert!(condition, "{what}, in {} of\n{}", self.app.place().path(), self.screen);
     }
 
-    /// Checks that the numbers are some of the expected ones, in their order. The first `needed` must all be present.
+    /// Checks that all numbers in `found` are expected, and are in the expected order. The first `needed` of the
+    /// expected numbers must be present.
     #[track_caller]
     fn some_of(&self, found: &[String], expected: &[String], needed: usize, what: &str) {
         let mut rest = expected.iter();
@@ -76,7 +77,7 @@ impl Reader<'_> {
         }
         expected.extend([walk.number(app.place()) + 1, walk.len()]);
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
-        // The second number of a range follows its minus sign.
+        // Replaces the minus sign of a range, so that it is not read as the sign of the second number.
         self.some_of(&read_text(&here.replace("0-", "0 ")), &expected, 1, "title");
         let name = read_text(&app.outline().card.name);
         self.holds(read_text(model).iter().all(|number| name.contains(number)), "model's name");
@@ -142,23 +143,23 @@ impl Reader<'_> {
         if app.view().name() == "largest" {
             expected.extend([seen.start + 1, seen.end, layout.rows]);
         } else if app.view().name() == "overview" {
-            // The number of values per place follows, at least nearly, from the number of places.
+            // The number of values per cell is nearly the number of values divided by the number of cells.
             let bands = layout.rows.checked_div(layout.band).unwrap_or(1);
             let sides =
                 [(length(Some(app.cut().rows)), layout.rows / bands), (length(app.cut().columns), bands)];
             let line = self.line(area, area.y + 1).concat();
-            for (told, at) in line.match_indices(" each").filter_map(|(at, _)| {
+            for (told, at) in line.match_indices(" per ").filter_map(|(at, _)| {
                 let number = line[..at].rsplit(' ').next()?;
                 Some((number.parse::<usize>().ok()?, at))
             }) {
                 expected.push(told);
                 // A character has two halves.
-                let told = if line[at..].starts_with(" each half") { 2 * told } else { told };
+                let told = if line[at..].starts_with(" per half") { 2 * told } else { told };
                 let [(rows, lines), (columns, bands)] = sides;
-                // With bands, the last places may have fewer values.
+                // With bands, the last cells may have fewer values.
                 let across = columns.div_ceil(told);
                 let right = rows.div_ceil(told) == lines || across.div_ceil(layout.columns) == bands;
-                self.holds(right, &format!("{told} each"));
+                self.holds(right, &format!("{told} per place"));
             }
         } else if app.view().name() == "histogram" {
             let counted = self.counted(area);
@@ -168,7 +169,7 @@ impl Reader<'_> {
         } else if app.view().name() == "heads" {
             // The number of values that a mark stands for.
             let line = self.line(area, area.y + 1).concat();
-            for told in line.match_indices(" each").filter_map(|(at, _)| line[..at].rsplit(' ').next()) {
+            for told in line.match_indices(" per ").filter_map(|(at, _)| line[..at].rsplit(' ').next()) {
                 expected.push(told.parse().unwrap());
             }
         } else {
@@ -194,7 +195,7 @@ impl Reader<'_> {
             numbers.pop();
         }
         self.some_of(&numbers, &expected, needed, "second heading");
-        // The range of visible rows and columns is complete.
+        // A range of visible rows or columns has both its numbers.
         expected.drain(..needed);
         let told = expected.iter().skip_while(|number| !numbers[needed..].contains(number)).count();
         self.holds(numbers.len() >= needed + told.saturating_sub(1), "ranges");
@@ -308,7 +309,7 @@ impl Reader<'_> {
         Self::end(layout, app) + 1
     }
 
-    /// The rows that a histogram counts. If there are too many rows, only the rows around the cursor count.
+    /// The rows that a histogram counts. If there are too many rows, it counts only the rows around the cursor.
     fn counted(&self, panel: Rect) -> std::ops::Range<usize> {
         let (app, cut) = (self.app, self.app.cut());
         let (all, columns) = (app.shape()[cut.rows], app.shape()[cut.columns.unwrap()]);
@@ -318,7 +319,7 @@ impl Reader<'_> {
         let (first, last): (usize, usize) = (ends[0].parse().unwrap(), ends[1].parse().unwrap());
         let fits = last < all && (first..=last).contains(&app.index()[cut.rows]);
         self.holds(fits && (last + 1 - first) * columns <= 1 << 17, told);
-        self.holds((last + 2 - first) * columns > 1 << 17, "as many as are counted at once");
+        self.holds((last + 2 - first) * columns > 1 << 17, "the histogram counts too few rows");
         first..last + 1
     }
 
@@ -367,7 +368,7 @@ impl Reader<'_> {
             let ranked = app.view().name() == "largest";
             let labels: Vec<String> =
                 if ranked { vec![row + 1, id] } else { vec![id] }.iter().map(ToString::to_string).collect();
-            // Some tokens are numbers. The value is after their text.
+            // The text of a token may be a number. The value is after this text.
             if let Some(token) = app.token(id).filter(|_| numbers.len() == labels.len() + 2) {
                 let text = numbers.remove(labels.len());
                 self.holds(read_text(&token.text) == [text], "a token's text");
@@ -465,7 +466,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Texts with wrapped lines. Each number must also be in the text without line breaks.
+    /// Checks the numbers in wrapped texts: each must also be in the text without line breaks.
     fn notes(&self, area: Rect) {
         for y in area.y..area.bottom() {
             for number in read_text(&self.line(area, y).concat()) {
@@ -561,12 +562,12 @@ fn every_number_on_the_screen_is_in_the_trace() {
 }
 
 #[test]
-fn every_number_in_colours_too() {
+fn every_number_on_a_screen_with_colours_is_in_the_trace() {
     every_view(|| wide(130, 1500, 3.3e4), Depth::True);
 }
 
 #[test]
-fn no_number_of_the_notes_the_help_or_the_go_to_line_is_cut() {
+fn no_number_in_notes_help_or_go_to_line_is_truncated() {
     let mut stage = Stage::new(Synthetic::with_switches(), (200, 60), Depth::None);
     for name in ["tokens", "xq", "keys_t", "softmax", "ffn_hidden", "attn_norm_q8", "logits", "nucleus"] {
         stage.key(KeyCode::Esc);

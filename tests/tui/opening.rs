@@ -17,7 +17,7 @@ fn opening() -> Stage {
 }
 
 #[test]
-fn before_the_first_pass_is_done_its_tokens_and_outline_are_there_and_keys_are_answered() {
+fn during_the_first_pass_tokens_and_outline_are_shown_and_keys_work() {
     let mut stage = opening();
     stage.shows("running the prompt: layer 1 of 0-2");
     stage.shows("│␣Once│␣upon");
@@ -33,7 +33,7 @@ fn before_the_first_pass_is_done_its_tokens_and_outline_are_there_and_keys_are_a
 }
 
 #[test]
-fn escape_leaves_before_the_first_pass_is_done_and_afterwards_stops_the_work_only() {
+fn escape_quits_during_the_first_pass_and_later_only_stops_work() {
     let mut stage = opening();
     assert_eq!(stage.key(KeyCode::Esc), Effect::Abandon);
     stage.wait();
@@ -43,14 +43,14 @@ fn escape_leaves_before_the_first_pass_is_done_and_afterwards_stops_the_work_onl
     assert!(stage.source.stopped);
     stage.sync();
     stage.shows("p0/embedding[t=11,d=0] = ");
-    assert_eq!(stage.key(KeyCode::Esc), Effect::None, "nothing is under way");
+    assert_eq!(stage.key(KeyCode::Esc), Effect::None, "Esc without running work must do nothing");
 }
 
 #[test]
-fn what_was_stopped_is_said_and_computed_when_asked_for() {
+fn stopped_work_is_reported_and_computed_on_request() {
     let mut stage = Stage::at("xq");
     stage.source.interrupts = true;
-    stage.keys("N").shows("It was stopped. r computes it.");
+    stage.keys("N").shows("It was stopped. r computes it again.");
     stage.source.interrupts = false;
     stage.sync();
     stage.shows("It was stopped.");
@@ -58,7 +58,7 @@ fn what_was_stopped_is_said_and_computed_when_asked_for() {
 }
 
 #[test]
-fn a_pass_that_is_asked_for_opens_when_it_comes_unless_the_user_went_elsewhere() {
+fn a_requested_pass_opens_when_it_arrives_unless_the_user_moved() {
     let place =
         OpenAt { pass: Some(1), layer: Some(2), stage: Some("xq".into()), passes: 2, ..OpenAt::default() };
     for moves in [false, true] {
@@ -87,7 +87,7 @@ fn a_pass_that_is_asked_for_opens_when_it_comes_unless_the_user_went_elsewhere()
 }
 
 #[test]
-fn an_address_opens_at_its_number_and_what_is_left_out_is_the_first() {
+fn an_address_opens_its_number_and_omitted_indices_are_0() {
     let at = |text: &str| OpenAt { at: Some(Address::parse(text).unwrap()), passes: 2, ..OpenAt::default() };
     for (text, place) in [
         ("p0/L1/softmax[h=2,t=5,k=1]", "p0/L1/softmax[h=2,t=5,k=1]"),
@@ -122,7 +122,7 @@ fn an_address_opens_at_its_number_and_what_is_left_out_is_the_first() {
     }
 }
 
-/// The same place on a source of whole stages, and on a source of blocks of 40 values.
+/// Two viewers at the same place: the first gets whole stages, the second gets blocks of 40 values.
 fn in_blocks(step: &str) -> (Stage, Stage) {
     let mut source = Synthetic::new();
     source.largest = 40;
@@ -134,7 +134,7 @@ fn in_blocks(step: &str) -> (Stage, Stage) {
 }
 
 #[test]
-fn a_stage_in_blocks_looks_and_moves_as_a_whole_one() {
+fn a_stage_in_blocks_looks_and_moves_like_a_whole_stage() {
     for step in ["softmax", "logits", "keys_t", "attn_merged", "ffn_up", "probs", "queries_t"] {
         let (mut whole, mut blocks) = in_blocks(step);
         for keys in ["", "jjl", "a", "jl", "v", "]", "s", "aa", "v", "s", "0kk", "[", "a"] {
@@ -173,7 +173,7 @@ fn an_export_that_is_not_finished_leaves_no_file() {
 }
 
 #[test]
-fn statistics_of_parts_are_put_together() {
+fn statistics_of_parts_are_combined() {
     let values: Vec<f64> = (0..100).map(|i| f64::from(i * i % 37) - 9.0).collect();
     for size in [1, 7, 99] {
         let mut sum = llama_trace::trace::frame::Summing::default();

@@ -67,7 +67,7 @@ pub(crate) fn colours(stage: &Stage) -> String {
     picture
 }
 
-/// The views, each with a step that it shows and the keys that open it.
+/// The pictures: a view, a step that it shows, and the keys that open it.
 const VIEWS: [(&str, &str, &str); 31] = [
     ("list", "tokens", ""),
     ("ranked", "logits", ""),
@@ -112,7 +112,7 @@ fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
     stage.keys(keys)
 }
 
-/// A view as a picture at this size and number of colours. At 100x30 the background is light.
+/// Draws a view at this size and with this number of colours. At 100x30 the background is light.
 fn picture(step: &str, keys: &str, size: (u16, u16), depth: Depth) -> Stage {
     let paper = if size == LIGHT { Paper::Light } else { Paper::Dark };
     let mut stage = Stage::on(step, size, Theme::new(depth).with(Palette::default(), paper));
@@ -132,7 +132,7 @@ fn every_view_at_every_size() {
     compare("sampled-80x24", &text(&Stage::at("sampled")));
 }
 
-/// At the two smaller sizes the colours are shown as letters, on a dark and on a light background.
+/// At the two smaller sizes, the pictures also have the colours as letters, on a dark and on a light background.
 #[test]
 fn every_view_with_sixteen_colours_at_every_size() {
     for size in SIZES {
@@ -158,7 +158,7 @@ fn every_view_without_colour_at_every_size() {
 
 /// On a light background, no text has a colour that is unreadable there.
 #[test]
-fn on_a_light_ground_no_text_is_bright() {
+fn on_a_light_background_no_text_is_bright() {
     for (view, step, keys) in VIEWS {
         for depth in [Depth::Ansi, Depth::Indexed, Depth::True] {
             let stage = picture(step, keys, LIGHT, depth);
@@ -183,7 +183,7 @@ fn on_a_light_ground_no_text_is_bright() {
 /// With any number of colours, the cursor differs from every possible value. It has brackets, or, in a coloured cell
 /// with a number, the number is reversed.
 #[test]
-fn the_cursor_is_no_block_of_a_colour_or_a_shade() {
+fn the_cursor_differs_from_every_value() {
     for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
         for (step, width) in [
             ("softmax", 60),
@@ -217,7 +217,7 @@ fn the_cursor_is_no_block_of_a_colour_or_a_shade() {
 
 /// One value that is a thousand times as large as the others does not change their colours. It is counted and marked.
 #[test]
-fn an_outlier_leaves_the_others_their_colours_and_is_counted() {
+fn an_outlier_does_not_change_the_other_colours_and_is_counted() {
     for depth in [Depth::None, Depth::True] {
         let mut source = Synthetic::new();
         source.outlier = Some(4000.0);
@@ -240,7 +240,7 @@ fn an_outlier_leaves_the_others_their_colours_and_is_counted() {
 
 /// If no value is further than three deviations, the legend says so. Otherwise it does not.
 #[test]
-fn what_is_beyond_three_deviations_is_not_said_to_be_within() {
+fn the_legend_says_whether_values_exceed_three_deviations() {
     let mut source = Synthetic::new();
     source.outlier = Some(40.0);
     let mut stage = Stage::new(source, (120, 40), Depth::True);
@@ -251,7 +251,7 @@ fn what_is_beyond_three_deviations_is_not_said_to_be_within() {
 }
 
 #[test]
-fn a_mark_leaves_the_bars_and_the_values_alone() {
+fn a_mark_does_not_change_bars_and_values() {
     for width in 60..=200 {
         let stage = Stage::sized("logits", (width, 30), Depth::True);
         let screen = stage.screen();
@@ -259,7 +259,8 @@ fn a_mark_leaves_the_bars_and_the_values_alone() {
             let row = screen.lines().find(|line| line.contains(rank)).unwrap();
             row.chars().filter(|c| "█▉▊▋▌▍▎▏".contains(*c)).count()
         };
-        // The sampled token is third, and its bar is between those of the second and the fourth.
+        // The sampled token is the third in the list. The mark does not change its bar, which is not longer than the
+        // second and not shorter than the fourth.
         assert!(screen.contains("20 ␣w") && screen.contains('←'), "{screen}");
         assert!((bar("   4   27")..=bar("   2   13")).contains(&bar("   3   20")), "{width}\n{screen}");
         assert!(screen.contains("2.9179"), "{width}\n{screen}");
@@ -284,7 +285,7 @@ fn a_nucleus_says_how_many_stay_and_folds_the_zeros() {
 
 /// The notes are next to the tensor only if the tensor keeps 55 columns. Otherwise `i` switches between the two.
 #[test]
-fn the_notes_leave_the_tensor_its_columns() {
+fn the_notes_leave_enough_columns_for_the_tensor() {
     for width in 60..=200 {
         let mut stage = Stage::sized("softmax", (width, 30), Depth::True);
         let panels = Panels::new(&stage.app);
@@ -304,7 +305,7 @@ fn the_notes_leave_the_tensor_its_columns() {
 
 /// Each absent stage has its own reason.
 #[test]
-fn what_is_absent_has_its_own_reason() {
+fn each_absent_stage_has_its_own_reason() {
     let mut stage = Stage::at("softmax");
     for (name, reason) in [
         ("attn_norm_q8", "this run has no attn_norm_q8: it computes in f32"),

@@ -1,4 +1,4 @@
-//! Whatever the user types, clicks, pastes or resizes, nothing panics and the state stays valid.
+//! Random keys, clicks, pastes and sizes of the window: nothing panics, and the state stays valid.
 
 use llama_trace::tui::place::Walk;
 use llama_trace::tui::theme::Depth;

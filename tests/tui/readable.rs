@@ -34,10 +34,10 @@ fn caption(stage: &Stage) -> String {
     stage.screen().lines().nth(4).unwrap().to_owned()
 }
 
-/// An index counted from 0 is never followed by "of" and a count. The last index would then look as if one were
-/// missing.
+/// An index that is counted from 0 is never followed by "of" and a count: "3 of 4" for the last index would look as if
+/// there were one more.
 #[test]
-fn an_index_is_told_among_the_first_and_the_last() {
+fn an_index_is_shown_with_its_range() {
     let mut seen = BTreeSet::new();
     let names = ["head", "token", "query", "key", "layer", "sequence", "pass", "dim", "pair"];
     for size in [(80, 24), (200, 60)] {
@@ -67,7 +67,8 @@ fn an_index_is_told_among_the_first_and_the_last() {
     assert!(all.iter().all(|name| seen.contains(name)), "{seen:?}");
 }
 
-/// A row of a decode pass is row 0 of its pass, and has a position among all tokens. The screen shows both or neither.
+/// A row of a decode pass is row 0 of its pass, and it has a position among all tokens. The screen shows both numbers
+/// or neither of them.
 #[test]
 fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
     let mut desk = Desk::at("p1/L1/softmax[h=0,t=0,k=2]", (120, 40));
@@ -110,15 +111,15 @@ fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
     desk.hides("position");
 }
 
-/// If a mark stands for several values, the caption says for how many.
+/// If a character stands for several values, the caption says how many.
 #[test]
-fn a_small_map_says_how_many_values_a_mark_stands_for() {
+fn a_small_map_says_how_many_values_a_character_shows() {
     let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
     stage.keys("3");
-    assert!(caption(&stage).contains("↓ token, 2 each"), "{}", stage.screen());
+    assert!(caption(&stage).contains("↓ token, 2 per cell"), "{}", stage.screen());
     let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
     stage.keys("3");
-    assert!(!caption(&stage).contains(" each"), "{}", stage.screen());
+    assert!(!caption(&stage).contains(" per cell"), "{}", stage.screen());
 
     for (size, each, columns) in [((120, 40), 2, 16), ((230, 60), 1, 32)] {
         let mut desk = Desk::at("p0/L1/cache_k[k=0,g=0,c=0]", size);
@@ -135,14 +136,14 @@ fn a_small_map_says_how_many_values_a_mark_stands_for() {
 }
 
 #[test]
-fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
+fn a_diagram_names_the_tokens_and_the_head_of_its_boxes() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("attn_norm", size, Depth::None);
         while stage.app.view().name() != "flow" {
             stage.keys("v");
         }
         assert!(caption(&stage).contains("all tokens, head 2 "), "{}", caption(&stage));
-        // The chosen head is already shown there.
+        // At this step, the caption has the chosen head and its range.
         let mut stage = Stage::sized("xq", size, Depth::None);
         while stage.app.view().name() != "flow" {
             stage.keys("v");
@@ -150,16 +151,16 @@ fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
         assert!(caption(&stage).contains("head 2 of 0-3"), "{}", caption(&stage));
         assert!(caption(&stage).contains("all tokens"), "{}", caption(&stage));
     }
-    // If there are many values, only some rows are computed.
+    // If the stage has very many values, only some rows are computed, and the caption says which.
     let mut desk = long(18, "p0/logits[t=17,v=3]", (120, 40));
     view(&mut desk, "pass");
     desk.shows("this box: token 16-17");
 }
 
-/// The overview shows the tokens of the rows if the values leave room. The number of values is the same with and
-/// without them.
+/// The overview shows the tokens of the rows if there is room next to the values. The tokens never take room from the
+/// values.
 #[test]
-fn the_overview_has_its_tokens_where_there_is_room() {
+fn the_overview_shows_tokens_if_there_is_room() {
     let mut desk = Desk::at("p0/L1/softmax[h=0,t=4,k=4]", (120, 40));
     view(&mut desk, "overview");
     for row in ["1 Once ", "2 ␣upon ", "3 ␣a ", "4 ␣time "] {
@@ -172,9 +173,9 @@ fn the_overview_has_its_tokens_where_there_is_room() {
     assert!(!body.contains("2 ␣upon"), "{body}");
 }
 
-/// The legend of a heatmap with numbers explains `…` if there is one, and only then.
+/// The legend of a heatmap explains the sign `…`, but only if a cell has this sign.
 #[test]
-fn a_number_without_room_is_told_in_the_legend() {
+fn the_legend_explains_numbers_without_room() {
     let mut seen = BTreeSet::new();
     for width in (60..200).step_by(2) {
         for depth in [Depth::None, Depth::True] {
@@ -193,22 +194,22 @@ fn a_number_without_room_is_told_in_the_legend() {
             }
         }
     }
-    assert_eq!(seen.len(), 2, "both were seen");
+    assert_eq!(seen.len(), 2, "the widths must include screens with and without the sign");
 }
 
-/// The strip names the query whose attention it shows. If it shows none, it names none.
+/// If the strip shows the attention of a query, it names the query.
 #[test]
-fn the_strip_says_whose_attention_it_carries() {
+fn the_strip_names_the_query_of_its_attention() {
     let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
     for (width, told) in [
-        (200, "behind each its attention, L1 h2 t11: ░≥0.05"),
+        (200, "after each token, its attention L1 h2 t11: ░≥0.05"),
         (120, " attention L1 h2 t11 ░≥0.05"),
         (80, " L1 h2 t11 ░≥0.05"),
     ] {
         let mut stage = Stage::sized("softmax", (width, 40), Depth::None);
         stage.keys("TT");
         assert!(strip(&stage).contains(told), "{}", strip(&stage));
-        assert!(stage.message().contains("the mark behind a token is its own"), "{}", stage.message());
+        assert!(stage.message().contains("each mark belongs to the token before it"), "{}", stage.message());
         stage.keys("]k");
         assert!(strip(&stage).contains("L1 h3 t10"), "{}", strip(&stage));
         stage.keys("/logits").key(KeyCode::Enter);
@@ -216,13 +217,13 @@ fn the_strip_says_whose_attention_it_carries() {
     }
     let mut stage = Stage::sized("softmax", (200, 40), Depth::None);
     stage.keys("T");
-    assert!(strip(&stage).contains("behind each its −log p: ░≥1"), "{}", strip(&stage));
-    assert!(stage.message().contains("the mark behind a token is its own"), "{}", stage.message());
+    assert!(strip(&stage).contains("after each token, its −log p: ░≥1"), "{}", strip(&stage));
+    assert!(stage.message().contains("each mark belongs to the token before it"), "{}", stage.message());
 }
 
-/// For another token, the list of units starts at the same line.
+/// If the user goes to another token, the list of units stays scrolled to the same line.
 #[test]
-fn units_of_another_token_are_seen_from_the_same_line_on() {
+fn the_list_of_units_keeps_its_scroll_position_at_another_token() {
     let mut desk = Desk::at("p0/L1/ffn_hidden[t=4,f=0]", (120, 40));
     view(&mut desk, "neurons");
     let first = |desk: &Desk| desk.app.layout().unwrap().visible_rows(&desk.app).start;
@@ -231,7 +232,7 @@ fn units_of_another_token_are_seen_from_the_same_line_on() {
         let layout = desk.app.layout().unwrap();
         assert_eq!((first(&desk), layout.cursor.0), (0, rank), "{keys}\n{}", desk.screen());
         let unit = desk.app.index()[1];
-        desk.shows(&format!("unit {unit}, number {} of 384 by |hidden|", rank + 1));
+        desk.shows(&format!("unit {unit}, rank {} of 384 by |hidden|", rank + 1));
     }
     // A named unit stays chosen, whatever its rank is.
     desk.go("p0/L1/ffn_hidden[t=2,f=5]");

@@ -15,12 +15,12 @@ fn value(app: &App) -> f64 {
 }
 
 #[test]
-fn rope_turns_a_pair_by_its_position_times_theta() {
+fn rope_rotates_a_pair_by_its_position_times_theta() {
     let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=3]", (120, 40));
     desk.keys("6");
     assert_eq!(desk.app.view().name(), "rope");
     let shown = desk.screen();
-    // The pairing is the model's own: the two components of the pair are the ones that the rule rotates together.
+    // The view has the model's pairing: its two components are those that the explanation rotates together.
     let line = shown.lines().find(|line| line.contains(" at position 4: ")).unwrap();
     let (pair, of) = line.split_once("pair ").unwrap().1.split_once(" at position 4: ").unwrap();
     let angle: f64 = read_text(of)[0].parse().unwrap();
@@ -38,7 +38,7 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
     let numbers = read_text(line.split_once("θ_i = ").unwrap().1);
     assert!(is(&numbers[0], theta, false), "{line}");
     assert!(numbers.iter().any(|number| is(number, 4.0 * theta, false)), "{line}");
-    // There, the fastest pair is beyond half a turn. The rest is the angle above.
+    // At this position the fastest pair has turned by more than half a circle, so the angle is shown as a negative one.
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=0]", size);
         desk.keys("6");
@@ -50,7 +50,7 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
 
 /// The values before and after are the trace's own, component by component, with both pairings.
 #[test]
-fn rope_shows_the_pair_before_and_after_as_they_stand_in_the_trace() {
+fn rope_shows_the_recorded_pair_before_and_after() {
     let mut stage = Stage::sized("xq_rope", (200, 60), Depth::None);
     stage.choose("rope");
     for _ in 0..3 {

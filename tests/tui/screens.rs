@@ -35,7 +35,7 @@ fn without_colour_no_cell_has_one() {
 }
 
 #[test]
-fn a_small_terminal_is_told_what_is_needed() {
+fn a_small_terminal_shows_the_needed_size() {
     let stage = Stage::sized("softmax", (59, 15), Depth::True);
     let screen = stage.screen();
     assert_eq!(screen.trim(), "terminal too small: needs at least 60x16, is 59x15; q quits");
@@ -51,7 +51,7 @@ fn a_small_terminal_is_told_what_is_needed() {
 }
 
 #[test]
-fn resizing_keeps_the_cursor_in_sight() {
+fn resizing_keeps_the_cursor_visible() {
     let mut stage = Stage::sized("ffn_up", (200, 60), Depth::True);
     stage.keys("$");
     for (width, height) in SIZES.into_iter().rev() {
@@ -77,7 +77,7 @@ fn int8_values_and_scales_say_what_they_are() {
     ] {
         open(&mut stage.app, &OpenAt { stage: Some(name.into()), ..OpenAt::default() }).unwrap();
         stage.sync();
-        // The notes on a screen so wide that no line is wrapped.
+        // Draws the notes on a screen so wide that no line is wrapped.
         let notes =
             notes::lines(&stage.app, 400).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let shown = stage.screen() + &notes;
@@ -88,7 +88,7 @@ fn int8_values_and_scales_say_what_they_are() {
 }
 
 #[test]
-fn every_step_is_drawn_in_every_way() {
+fn every_step_is_drawn_in_every_view_and_with_all_colours() {
     for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
         let mut stage = Stage::new(Synthetic::with_switches(), (80, 24), depth);
         for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
@@ -108,7 +108,7 @@ fn every_step_is_drawn_in_every_way() {
 }
 
 #[test]
-fn the_stages_of_a_family_are_shown_where_it_has_them() {
+fn stages_of_some_families_are_shown_only_for_these() {
     let at = |name: &str| {
         let mut stage = Stage::new(Synthetic::with_switches(), (200, 60), Depth::None);
         open(&mut stage.app, &OpenAt { stage: Some(name.into()), ..OpenAt::default() }).unwrap();
@@ -129,7 +129,7 @@ fn the_stages_of_a_family_are_shown_where_it_has_them() {
 }
 
 #[test]
-fn what_is_masked_and_what_is_broken_are_told_apart() {
+fn masked_values_and_nan_look_different() {
     let mut stage = Stage::at("masked_scores");
     stage.keys("kkkkkkkkkkk$");
     stage.shows("-∞ -inf");
@@ -180,7 +180,7 @@ fn colours_span_a_head_or_the_tensor_or_three_deviations() {
     stage.keys("s").shows("all values");
     stage.keys("s").shows("all (within 3 std)");
     assert_eq!(stage.app.view().name(), "heatmap");
-    // If no axis is fixed, the first press changes the scale too.
+    // The first press of `s` changes the scale even if no axis is fixed.
     let mut stage = Stage::at("ffn_up");
     stage.keys("s").shows("3 std");
 }
@@ -204,7 +204,7 @@ fn the_footer_says_what_the_brackets_choose() {
     }
 }
 
-/// Without colours, a value in one character has special marks.
+/// Without colours, small pictures have special characters for values. The screen explains them.
 #[test]
 fn without_colours_small_pictures_say_what_their_characters_mean() {
     for depth in [Depth::None, Depth::Ansi] {
@@ -225,7 +225,7 @@ fn without_colours_small_pictures_say_what_their_characters_mean() {
 }
 
 #[test]
-fn the_notes_have_sizes_put_in() {
+fn the_notes_have_the_sizes_of_the_model() {
     let mut stage = Stage::sized("xq", (200, 60), Depth::True);
     for text in [
         "xq[t, h, c] = Σ_d attn_norm[t, d] · wq[h·8 + c, d]",
@@ -262,11 +262,11 @@ fn narrow_screens_show_the_notes_instead_and_scroll_them() {
     stage.shows("▲");
     assert!(!stage.screen().contains("softmax[h, t, k] ="));
     stage.keys("n");
-    assert!(!stage.screen().contains('▲'), "another step's notes begin at their beginning");
+    assert!(!stage.screen().contains('▲'), "at another step, the notes are scrolled to their beginning");
 }
 
 #[test]
-fn only_what_is_seen_is_labelled() {
+fn only_visible_values_are_labelled() {
     let stage = Stage::at("logits");
     assert!(stage.app.outline().card.sizes().axis(Axis::Vocab, stage.app.dims()) > 20);
     assert_eq!(stage.app.vocabulary_ids().len(), 13);

@@ -1,4 +1,4 @@
-//! Several prompts: keys and addresses that lead from sequence to sequence.
+//! Several prompts and branches: keys and addresses that lead from one to another.
 
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
@@ -45,7 +45,7 @@ impl Program {
         Self { stage: Stage::new(sequence(0), size, Depth::None), runs }
     }
 
-    /// One run alone.
+    /// A viewer of a single run.
     fn alone(size: (u16, u16)) -> Self {
         let runs = Runs::new(Box::new(Synthetic::new()));
         Self { stage: Stage::new(Synthetic::new(), size, Depth::None), runs }
@@ -99,23 +99,31 @@ fn a_key_goes_to_the_same_cell_of_the_next_sequence_and_back() {
     program.keys(")");
     program.stage.shows("sequence 1 of 0-3 · pass 0");
     program.stage.shows("begin1");
-    assert_eq!(program.here(), "s1/p0/L1/softmax[h=2,t=10,k=3]", "it has no token 11");
+    assert_eq!(program.here(), "s1/p0/L1/softmax[h=2,t=10,k=3]", "sequence 1 has no token 11");
     let second = value(&program);
     assert_ne!(first, second);
     program.keys(")");
     assert_eq!(program.here(), "s2/p0/L1/softmax[h=2,t=9,k=3]");
     program.keys("((");
-    assert_eq!(program.here(), "p0/L1/softmax[h=2,t=11,k=3]", "it comes back to the token that was chosen");
+    assert_eq!(
+        program.here(),
+        "p0/L1/softmax[h=2,t=11,k=3]",
+        "back in sequence 0, the chosen token is selected again"
+    );
     assert_eq!(value(&program), first);
     program.keys("(");
     assert_eq!(program.stage.message(), "this is the first sequence");
     program.keys("/s3\r");
     assert_eq!(program.stage.message(), "there is no memory for it");
-    assert_eq!(program.here(), "p0/L1/softmax[h=2,t=11,k=3]", "what cannot be begun is not shown");
+    assert_eq!(
+        program.here(),
+        "p0/L1/softmax[h=2,t=11,k=3]",
+        "a sequence that cannot be opened is not shown"
+    );
 }
 
 #[test]
-fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
+fn an_address_leads_to_a_sequence_and_errors_list_the_sequences() {
     let mut program = Program::new();
     program.keys("/s2/p0/L2/xq[t=4,h=1,c=3]\r");
     assert_eq!(program.here(), "s2/p0/L2/xq[t=4,h=1,c=3]");
@@ -134,14 +142,14 @@ fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
         program.stage.key(KeyCode::Esc);
         program.keys("/s1/p0/L2/xq\r");
     }
-    // Another run has its own sequences.
+    // The number of sequences is that of the current run.
     let mut other = sequence(0);
     (other.outline.run, other.outline.sequences) = (Run(1), 1);
     program.runs.add(Box::new(other));
     program.keys("/r1:\r");
     assert_eq!(program.here(), "r1:p0/L2/xq[t=4,h=0,c=3]");
     program.keys(")");
-    assert!(program.stage.message().starts_with("there is one sequence only"), "{}", program.stage.message());
+    assert!(program.stage.message().starts_with("there is only one sequence"), "{}", program.stage.message());
     program.keys("/r1:s2\r");
     assert_eq!(program.stage.message(), "there is no sequence 2: 0 is the only one");
     program.stage.key(KeyCode::Esc);
@@ -152,7 +160,7 @@ fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
 }
 
 #[test]
-fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
+fn two_sequences_are_compared_at_one_cell_with_their_difference() {
     use llama_trace::tui::text;
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut program = Program::sized(size);
@@ -195,8 +203,8 @@ fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
     }
 }
 
-/// If two sequences have different lengths, both panes begin with the same row. If a pane does not have the cursor's
-/// row, it shows no cursor.
+/// If two sequences have different lengths, both panels begin with the same row. A panel that does not have the
+/// cursor's row shows no cursor.
 #[test]
 fn two_sequences_of_different_lengths_show_the_same_rows() {
     for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
@@ -224,7 +232,7 @@ fn two_sequences_of_different_lengths_show_the_same_rows() {
         program.stage.shows("s2 · it has no such value");
         program.stage.shows("s2/p0/L1/xq has no such value");
         let both = firsts(&program);
-        // If a sequence has none of these rows, its pane is empty.
+        // If a sequence has none of these rows, its panel is empty.
         assert!(both[1].is_empty() || both[0] == both[1], "{}", program.stage.screen());
     }
 }
@@ -240,15 +248,15 @@ fn a_file_that_is_exported_names_its_sequence() {
 }
 
 #[test]
-fn an_alone_sequence_is_not_numbered() {
+fn a_single_sequence_has_no_number() {
     let mut stage = Stage::at("xq");
     assert!(!stage.screen().contains("sequence"), "{}", stage.screen());
     stage.keys(")");
-    assert!(stage.message().starts_with("there is one sequence only"));
+    assert!(stage.message().starts_with("there is only one sequence"));
 }
 
 #[test]
-fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_run() {
+fn a_picked_token_starts_a_branch_that_is_listed_and_compared() {
     for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
         let mut program = Program::alone(size);
         program.keys("tt/p1/probs\r");
@@ -259,7 +267,7 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
         let said = program.stage.message().to_owned();
         assert!(said.starts_with("r1 parts from r0 after pass 1"), "{said}");
         let outline = program.stage.app.outline().clone();
-        assert_eq!((outline.run, outline.passes.len()), (Run(1), 3), "its first pass has run");
+        assert_eq!((outline.run, outline.passes.len()), (Run(1), 3), "the branch's first own pass has run");
         assert_eq!(outline.passes[1].sampled.as_ref().map(|token| token.id), Some(token));
         assert_eq!(outline.passes[2].tokens[0].id, token);
         assert_eq!(program.stage.app.place().path(), "r1:p2/probs", "the same step of that pass");
@@ -274,14 +282,14 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
         // A later token of the branch.
         program.keys("t");
         assert_eq!(program.stage.app.outline().passes.len(), 4);
-        // Both lines, at the fork.
+        // The list shows the texts of the run and of the branch from the fork on.
         program.keys("B");
         program.stage.shows("forks from r0 after p1");
         program.stage.shows("the run itself");
-        program.stage.shows("║ is where they part");
+        program.stage.shows("║ is the fork");
         crate::pictures::compare(&format!("branches-{}x{}", size.0, size.1), &program.stage.screen());
         program.keys("k\r");
-        assert_eq!(program.here().split('[').next(), Some("p1/probs"), "where they part");
+        assert_eq!(program.here().split('[').next(), Some("p1/probs"), "the list leads to the fork");
         assert_eq!(program.stage.app.outline().run, Run(0));
         program.keys("Bjc");
         assert_eq!(program.stage.app.outline().run, Run(1));
@@ -297,9 +305,9 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
     }
 }
 
-/// A picked token that the nucleus leaves out has a row in the list.
+/// If the user picks a token that is not in the nucleus, the list of the nucleus still has a row for it.
 #[test]
-fn what_was_picked_though_it_was_cut_has_a_row_in_the_nucleus() {
+fn a_picked_token_outside_the_nucleus_has_a_row_in_its_list() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut program = Program::alone(size);
         program.keys("/p0/nucleus\r");
@@ -309,7 +317,7 @@ fn what_was_picked_though_it_was_cut_has_a_row_in_the_nucleus() {
         program.keys("/p0/probs\r").keys(&"j".repeat(kept + 2));
         let token = program.stage.app.index()[0];
         program.keys("b/p0/nucleus\r").keys(&"j".repeat(kept + 5));
-        assert_eq!(program.stage.app.index(), [token], "it is the last row");
+        assert_eq!(program.stage.app.index(), [token], "the picked token is in the last row");
         let screen = program.stage.screen();
         let row = cut(&screen).unwrap();
         assert!(row.contains(&format!(" {token} ")) && row.contains('←'), "{screen}");
@@ -322,9 +330,9 @@ fn what_was_picked_though_it_was_cut_has_a_row_in_the_nucleus() {
     }
 }
 
-/// If the two panels are one above the other in a small window, each still shows its cells.
+/// In a small window, the two panels of a comparison are one above the other. Each still shows its cells.
 #[test]
-fn both_of_two_have_their_cells_in_little_room() {
+fn both_panels_show_cells_in_a_small_window() {
     let mut stage = Stage::at("softmax");
     stage.keys("]c");
     let view = |stage: &mut Stage, name: &str| {
@@ -334,7 +342,7 @@ fn both_of_two_have_their_cells_in_little_room() {
         stage.screen()
     };
     let heads = view(&mut stage, "heads");
-    assert!(heads.contains("▸3") && heads.contains("▸2"), "each its own head\n{heads}");
+    assert!(heads.contains("▸3") && heads.contains("▸2"), "each panel marks its own head\n{heads}");
     let layers = view(&mut stage, "layers");
     assert!(layers.matches("│ layer ").count() >= 2, "{layers}");
     let mut program = Program::alone((80, 24));
@@ -344,14 +352,14 @@ fn both_of_two_have_their_cells_in_little_room() {
     }
     let screen = program.stage.screen();
     assert_eq!(screen.matches("  logit ").count(), 2, "{screen}");
-    assert!(screen.matches("␣w").count() >= 4, "tokens in both\n{screen}");
-    // Ids are names: there is no difference between two.
+    assert!(screen.matches("␣w").count() >= 4, "both panels list tokens\n{screen}");
+    // Ids are names, so the screen shows no difference between two ids.
     program.keys("/sampled\r");
     assert!(!program.stage.screen().contains("here − there"), "{}", program.stage.screen());
 }
 
 #[test]
-fn the_sampler_says_of_what_top_p_is_a_share_and_what_its_bars_are() {
+fn the_sampler_explains_top_p_and_its_bars() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut program = Program::alone(size);
         program.keys("/probs\r");
@@ -376,14 +384,14 @@ fn the_sampler_says_of_what_top_p_is_a_share_and_what_its_bars_are() {
 }
 
 #[test]
-fn in_little_room_the_sampler_still_says_what_is_set_and_every_cut() {
+fn in_a_small_window_the_sampler_shows_the_setting_and_every_cut() {
     for size in [(60, 16), (80, 16), (80, 24), (120, 40), (200, 60)] {
         let mut program = Program::alone(size);
         program.keys("/probs\r");
         while program.stage.app.view().name() != "sampler" {
             program.keys("v");
         }
-        // The likeliest tokens with this total probability, among few tokens.
+        // Chooses a top-p that cuts inside a small top-k.
         program.keys("→→]←←←←]←←");
         let setting = program.stage.app.sampler_trial().setting().unwrap();
         let (k, p) = (setting.top_k, setting.top_p);
@@ -403,7 +411,7 @@ fn in_little_room_the_sampler_still_says_what_is_set_and_every_cut() {
 }
 
 #[test]
-fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_under_the_cursor() {
+fn the_sampler_branches_with_its_token_or_the_token_under_the_cursor() {
     let mut program = Program::alone((120, 40));
     program.keys("/probs\r");
     while program.stage.app.view().name() != "sampler" {
@@ -428,7 +436,11 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     program.keys("b");
     let fork = program.stage.app.outline().fork.unwrap();
     assert_eq!((fork.of, fork.pass, fork.token, fork.setting), (Run(0), 0, tried, setting));
-    assert_eq!(program.stage.app.sampler_trial().setting(), None, "it is the branch's own now");
+    assert_eq!(
+        program.stage.app.sampler_trial().setting(),
+        None,
+        "the tried setting became the setting of the branch"
+    );
     // The title has the sampling settings of this run.
     let own = setting.unwrap();
     let title = program.stage.screen().lines().next().unwrap().to_owned();
@@ -443,7 +455,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     assert_eq!((program.stage.app.outline().run, fork.setting), (Run(2), None));
     assert!(!program.stage.screen().lines().next().unwrap().contains("seed"), "the run's own");
     assert_eq!(fork.token as usize, program.stage.app.outline().passes[1].tokens[0].id as usize);
-    // If the token was picked, the view says so, and nothing is sampled there.
+    // At the pass where the token was picked, the view says so, and samples nothing.
     program.keys("/r2:p0/probs\r");
     assert_eq!(program.stage.app.view().name(), "sampler");
     let screen = program.stage.screen();
@@ -475,15 +487,15 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     );
     program.keys("/logits[t=3]\rb");
     assert!(
-        program.stage.message().contains("a branch begins after the last, 11"),
+        program.stage.message().contains("a branch begins after its last token, 11"),
         "{}",
         program.stage.message()
     );
 }
 
-/// In a trace no branch can be computed, wherever the cursor is.
+/// In a trace no branch can be computed. The key `b` says this at once, at every stage.
 #[test]
-fn a_branch_of_what_was_recorded_is_refused_at_once() {
+fn a_branch_of_a_trace_is_refused_at_once() {
     let mut source = Synthetic::new();
     source.outline.recorded = true;
     let mut stage = Stage::new(source, (120, 40), Depth::None);
@@ -499,7 +511,7 @@ fn a_branch_of_what_was_recorded_is_refused_at_once() {
 }
 
 #[test]
-fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
+fn the_go_to_line_runs_another_prompt_and_keeps_the_previous_run() {
     let beginner = |run, other: NewRun| match other {
         NewRun::Prompt(text) if text.is_empty() => Err(Error::prompt("a text of no characters")),
         NewRun::Prompt(text) if text == "nothing" => Err(Error::prompt("the prompt is empty")),
@@ -520,10 +532,14 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     };
     let mut program = Program::alone((120, 40));
     program.keys("/prompt Hello\r");
-    assert!(program.stage.message().starts_with("no other prompt can be run here"));
+    assert!(program.stage.message().starts_with("no other prompt can be run next to"));
     program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(beginner));
     program.keys("/L1/xq[h=1]\r/prompt\r");
-    assert!(program.stage.message().starts_with("type the text after it"), "{}", program.stage.message());
+    assert!(
+        program.stage.message().starts_with("type a text after the word prompt"),
+        "{}",
+        program.stage.message()
+    );
     program.keys("\u{1b}/prompt \"\"\r");
     assert_eq!(program.stage.message(), "a text of no characters", "as a shell has it");
     program.keys("\u{1b}/prompt nothing\r");
@@ -538,7 +554,7 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     program.keys("B");
     program.stage.shows("another prompt");
     program.stage.shows("andacrow→");
-    program.stage.shows("→ is where a prompt ends");
+    program.stage.shows("→ is the end of a prompt");
     program.keys("\u{1b}/r0:\r");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
     // The same prompt, with a part of the model switched off.

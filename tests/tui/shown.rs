@@ -1,4 +1,4 @@
-//! Numbers as the screen shows them, and whether they stand for a given value.
+//! Reads the numbers on the screen, and compares them with a given value.
 
 use llama_trace::trace::frame::Number;
 
@@ -20,7 +20,7 @@ pub(crate) fn read(line: &[String]) -> Vec<Read> {
     while i < line.len() {
         let before = i.checked_sub(1).map_or(' ', at);
         let signed = at(i) == '-' && digit(i + 1) && !word(before);
-        // `\u{301}` is a character.
+        // `{301}` in `\u{301}` is an escaped character, and not a number.
         if !(signed || digit(i)) || word(before) || before == '{' || (before == '.' && digit(i)) {
             i += 1;
             continue;
@@ -56,7 +56,8 @@ pub(crate) fn read_text(text: &str) -> Vec<String> {
     read(&cells).into_iter().map(|read| read.text).collect()
 }
 
-/// Returns whether `shown` is `value` with fewer digits. If `rounded`, it may have no digits other than 0.
+/// Returns whether `shown` is `value`, rounded to the digits of `shown`. Only if `rounded`, a value other than 0 may be
+/// shown as 0.
 pub(crate) fn is(shown: &str, value: f64, rounded: bool) -> bool {
     let number: f64 = shown.parse().unwrap();
     let (mantissa, power) = shown.split_once('e').unwrap_or((shown, "0"));

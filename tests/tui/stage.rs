@@ -49,7 +49,7 @@ impl Stage {
         Self::on(step, size, Theme::new(depth))
     }
 
-    /// The same with these colours.
+    /// Like [`Stage::sized`], with the colours of `theme`.
     pub(crate) fn on(step: &str, size: (u16, u16), theme: Theme) -> Self {
         let mut stage = Self::themed(Synthetic::new(), size, theme);
         let place = OpenAt { stage: Some(step.into()), layer: Some(1), head: Some(2), ..OpenAt::default() };

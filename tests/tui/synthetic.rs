@@ -70,7 +70,7 @@ pub(crate) struct Synthetic {
     due: bool,
     /// Maximum number of values in a frame. Larger stages arrive in blocks.
     pub(crate) largest: usize,
-    /// Whether it computes without a result until it is stopped.
+    /// Whether it computes without end until it is stopped.
     pub(crate) working: bool,
     /// Whether each request is stopped at once.
     pub(crate) interrupts: bool,
@@ -202,8 +202,7 @@ impl Synthetic {
             _ => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
                 let flat = at.slice();
                 let last = flat.len() - 1;
-                // The stage's place in the table. Stages that only some models have are left out if this model does not
-                // have them.
+                // The number of the stage among the stages that this model has.
                 let has = |stage: &&Stage| {
                     let switch = matches!(stage, Stage::XqNorm | Stage::XkNorm);
                     stage.present(&sizes, dims) || !(switch || stage.is_int8() || stage.is_scale())
@@ -420,7 +419,7 @@ impl Source for Synthetic {
     }
 }
 
-/// A prompt of numbers, which must never be truncated.
+/// A prompt whose tokens are numbers. They must never be truncated.
 fn years(count: usize) -> Vec<TokenLabel> {
     (0..count).map(|i| TokenLabel { id: i as u32 + 30, text: format!(" {}", 19_000 + 37 * i) }).collect()
 }

@@ -34,7 +34,8 @@ fn next_walks_through_every_step_and_previous_back() {
     assert_eq!(names.last().unwrap(), "p0/sampled");
     stage.keys("n");
     assert_eq!((stage.name(), stage.message()), ("sampled", "this was the last step; t runs the next token"));
-    for (ended, said) in [(End::Text, "b on a line of probs goes on with that token"), (End::Full, "is full")]
+    for (ended, said) in
+        [(End::Text, "b on a line of probs continues with that token"), (End::Full, "is full")]
     {
         stage.source.outline.ended = Some(ended);
         stage.sync();
@@ -56,7 +57,7 @@ fn next_walks_through_every_step_and_previous_back() {
 fn layers_keep_the_step() {
     let mut stage = Stage::at("ffn_up");
     assert_eq!(stage.keys("N").app.place().path(), "p0/L2/ffn_up");
-    assert_eq!(stage.keys("N").message(), "there is no layer beyond: layer 2 is the last");
+    assert_eq!(stage.keys("N").message(), "layer 2 is the last layer");
     assert_eq!(stage.keys("PP").app.place().path(), "p0/L0/ffn_up");
     assert_eq!(stage.keys("gN").app.place().path(), "p0/L0/attn_norm");
     assert_eq!(stage.keys("GP").app.place().path(), "p0/L2/ffn_residual");
@@ -94,7 +95,7 @@ fn the_same_number_stays_under_the_cursor_through_a_view() {
 }
 
 #[test]
-fn the_next_token_appears_and_is_gone_to() {
+fn the_viewer_goes_to_the_next_token_when_it_arrives() {
     let mut stage = Stage::at("masked_scores");
     assert_eq!(stage.key(KeyCode::Char('t')), Effect::Advance);
     assert_eq!(stage.app.place().pass, 0);
@@ -111,7 +112,7 @@ fn the_next_token_appears_and_is_gone_to() {
 }
 
 #[test]
-fn a_pass_that_does_not_come_is_told() {
+fn a_pass_that_does_not_arrive_is_reported() {
     let mut stage = Stage::at("softmax");
     stage.source.loses_passes = true;
     stage.keys("t");
@@ -122,7 +123,7 @@ fn a_pass_that_does_not_come_is_told() {
 }
 
 #[test]
-fn a_pending_frame_and_a_failed_one_are_said_to_be_so() {
+fn pending_and_failed_stages_are_shown_as_such() {
     let mut stage = begin();
     let (pending, failing) = (Site::layer(0, 0, Name::Xq), Site::layer(0, 0, Name::Xv));
     stage.source.pending.insert(pending);
@@ -140,7 +141,7 @@ fn a_pending_frame_and_a_failed_one_are_said_to_be_so() {
 }
 
 #[test]
-fn a_frame_is_asked_for_once() {
+fn a_frame_is_requested_once() {
     let mut stage = Stage::at("xq");
     let asked = stage.source.asked;
     stage.keys("hjkl[]vvas");
@@ -170,7 +171,7 @@ fn the_cursor_stays_inside() {
 }
 
 #[test]
-fn the_largest_come_first_and_are_walked_by_rank() {
+fn the_largest_values_are_first_and_the_cursor_moves_by_rank() {
     let mut stage = Stage::at("probs");
     let first = stage.app.ranked(0).unwrap();
     let second = stage.app.ranked(1).unwrap();
@@ -184,21 +185,21 @@ fn the_largest_come_first_and_are_walked_by_rank() {
 }
 
 #[test]
-fn what_v_is_said_to_show_is_what_it_shows() {
+fn the_key_v_shows_the_view_that_was_named() {
     for step in ["logits", "xq", "softmax", "mask", "ffn_residual"] {
         let mut stage = Stage::at(step);
         while stage.app.view().name() != "numbers" {
             stage.keys("v");
         }
         let screen = stage.screen();
-        let (_, told) = screen.split_once(" v goes on to: ").unwrap();
+        let (_, told) = screen.split_once(" v opens the next view: ").unwrap();
         let told = told.split_whitespace().next().unwrap().to_owned();
         assert_eq!(stage.keys("v").app.view().name(), told, "{step}");
     }
 }
 
 #[test]
-fn an_address_is_gone_to() {
+fn the_go_to_line_opens_an_address() {
     let mut stage = begin();
     stage.keys("/p0/L2/softmax[h=3,q=5,k=1]");
     stage.key(KeyCode::Enter);
@@ -251,14 +252,14 @@ fn completions_are_chosen_with_arrows_and_taken_with_tab() {
 }
 
 #[test]
-fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
+fn a_pasted_prompt_is_used_unchanged_or_refused() {
     let mut stage = begin();
     let pasted = |stage: &mut Stage, text: &str| {
         stage.event(Event::Paste(text.into()));
         let Mode::Goto(line) = stage.app.mode() else { panic!("the line is open") };
         (line.text.clone(), stage.app.message().map(|message| message.text.clone()))
     };
-    // In a paste, terminals end lines with the character of the Enter key.
+    // In a paste, a terminal ends each line with `\r`, the character of the Enter key.
     stage.keys("/prompt ");
     let long: String = (0..100).map(|i| format!("w{i}\tx\ny ")).collect();
     let (text, message) = pasted(&mut stage, &format!("{}\r", long.replace('\n', "\r")));
@@ -268,7 +269,7 @@ fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
     let (same, message) = pasted(&mut stage, &"x".repeat(70_000));
     assert_eq!(same, text);
     let message = message.unwrap();
-    assert!(message.contains("of at most 65536") && message.contains("--prompt-file"), "{message}");
+    assert!(message.contains("at most 65536") && message.contains("--prompt-file"), "{message}");
     assert_eq!(stage.key(KeyCode::Enter), Effect::Begin(NewRun::Prompt(long)));
 
     // An address has only one line.
@@ -283,7 +284,7 @@ fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
 }
 
 #[test]
-fn enter_on_an_empty_line_leaves_everything_as_it_is() {
+fn enter_on_an_empty_line_changes_nothing() {
     let mut stage = begin();
     stage.keys("/L1/attn_norm").key(KeyCode::Enter);
     for typed in ["", " ", "   "] {
@@ -292,7 +293,7 @@ fn enter_on_an_empty_line_leaves_everything_as_it_is() {
         assert_eq!((stage.app.mode(), stage.name()), (&Mode::Walk, "attn_norm"), "{typed:?}");
         assert_eq!(stage.app.place().layer, Some(1), "{typed:?}");
     }
-    // Enter on a line that was chosen from the list goes to its place.
+    // If a line of the list was chosen, Enter goes to its place.
     stage.keys("/");
     stage.key(KeyCode::Down);
     stage.key(KeyCode::Enter);
@@ -300,7 +301,7 @@ fn enter_on_an_empty_line_leaves_everything_as_it_is() {
 }
 
 #[test]
-fn q_leaves_but_not_out_of_the_line_or_the_help() {
+fn q_quits_except_in_the_go_to_line_and_the_help() {
     let mut stage = begin();
     assert_eq!(stage.key(KeyCode::Char('q')), Effect::Quit);
     stage.keys("/");
@@ -339,7 +340,7 @@ fn the_mouse_selects_what_it_hits() {
 }
 
 #[test]
-fn a_stage_is_exported_and_nothing_overwritten() {
+fn a_stage_is_exported_and_no_file_is_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let mut stage = Stage::at("keys_t");
     assert_eq!(stage.key(KeyCode::Char('e')), Effect::Export);
@@ -355,7 +356,7 @@ fn a_stage_is_exported_and_nothing_overwritten() {
 }
 
 #[test]
-fn the_viewer_opens_where_it_is_told_or_says_what_there_is() {
+fn the_viewer_opens_at_the_requested_place_or_lists_what_exists() {
     let at = |stage: &str, layer, head, pass| OpenAt {
         pass,
         layer,
@@ -383,7 +384,7 @@ fn the_viewer_opens_where_it_is_told_or_says_what_there_is() {
 }
 
 #[test]
-fn axes_are_exchanged_and_held_in_turn() {
+fn the_key_a_exchanges_axes_and_holds_each_axis() {
     let mut stage = Stage::at("xq");
     stage.shows("head 2 of 0-3 (kv head 1) · ↓ token · → head dim");
     stage.keys("a").shows("head dim 0 of 0-7 · ↓ token · → head");
@@ -399,7 +400,7 @@ fn axes_are_exchanged_and_held_in_turn() {
 
 /// `S` draws the screen into a new file, and never replaces a file.
 #[test]
-fn the_screen_is_drawn_into_a_file_of_its_own() {
+fn the_screen_is_drawn_into_a_new_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut stage = Stage::at("softmax");
     assert_eq!(stage.keys("v").key(KeyCode::Char('S')), Effect::Draw);
@@ -414,7 +415,7 @@ fn the_screen_is_drawn_into_a_file_of_its_own() {
     stage.shows("cannot be exported");
 }
 
-/// Every key has a message if it cannot do anything. The message replaces an older one.
+/// Every key that cannot do anything shows a message, which replaces an older message.
 #[test]
 fn a_key_that_does_nothing_says_so() {
     let mut stage = begin();
@@ -436,7 +437,7 @@ fn a_key_that_does_nothing_says_so() {
 }
 
 #[test]
-fn a_view_that_is_covered_does_not_change_unseen() {
+fn a_hidden_view_does_not_change() {
     let mut stage = Stage::at("softmax");
     for opens in ["i", "\r"] {
         match opens {

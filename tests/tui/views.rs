@@ -24,7 +24,7 @@ fn everywhere(check: impl Fn(&mut Stage, &str)) {
             let place = stage.app.walk().at(number);
             let step = place.step;
             for view in fitting(step) {
-                // A view may lead to another layer.
+                // Returns to the place for each view, because a view may lead to another layer.
                 let at = OpenAt { at: Some(Address::parse(&place.path()).unwrap()), ..OpenAt::default() };
                 open(&mut stage.app, &at).unwrap();
                 stage.sync();
@@ -42,7 +42,7 @@ fn everywhere(check: impl Fn(&mut Stage, &str)) {
 }
 
 #[test]
-fn every_step_has_a_view_and_every_view_a_step_a_name_of_its_own_and_three_lines_of_hint() {
+fn every_step_has_a_view_and_every_view_a_step_and_a_hint() {
     let mut stage = Stage::new(Synthetic::with_switches(), (120, 40), Depth::True);
     let steps: Vec<Step> =
         (0..stage.app.walk().len()).map(|number| stage.app.walk().at(number).step).collect();
@@ -65,9 +65,9 @@ fn every_step_has_a_view_and_every_view_a_step_a_name_of_its_own_and_three_lines
     }
 }
 
-/// If a view leaves room, its complete hint is below it, and nowhere else.
+/// If there is room below a view, its whole hint is there, and nowhere else.
 #[test]
-fn the_hint_stands_below_the_values_where_there_is_room() {
+fn the_hint_is_below_the_values_if_there_is_room() {
     let mut shown = 0;
     for size in SIZES {
         let mut stage = Stage::sized("softmax", size, Depth::None);
@@ -128,7 +128,7 @@ fn moving_goes_to_the_next_cell_and_stops_at_the_last() {
                 continue;
             }
             let layout = stage.app.layout().unwrap();
-            // In a list, these two movements go to its ends.
+            // In a list, the keys for the first and last column go to the ends of the list.
             let (down, right) =
                 if layout.columns == 1 && right.abs() > 1 { (right, 0) } else { (down, right) };
             let expected = layout.moved(down, right);
@@ -142,7 +142,7 @@ fn moving_goes_to_the_next_cell_and_stops_at_the_last() {
 }
 
 #[test]
-fn a_view_asks_for_the_values_of_all_its_cells() {
+fn a_view_requests_the_values_of_all_its_cells() {
     everywhere(|stage, what| {
         let (app, layout) = (&stage.app, stage.app.layout().unwrap());
         let queries = app.view().questions(app, &layout);
@@ -160,9 +160,9 @@ fn a_view_asks_for_the_values_of_all_its_cells() {
 }
 
 #[test]
-fn of_one_token_that_is_left_the_cache_speaks_as_of_one() {
+fn the_cache_view_uses_the_singular_for_one_remaining_token() {
     let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
-    // The desk has room for 64.
+    // The context is 64 tokens, so there is room for one more.
     let mut desk = Desk::on(model, vec![1; 63], None, "p0/L0/cache_k[k=0,g=0,c=0]", (200, 60));
     while desk.app.view().name() != "cache" {
         desk.keys("v");

@@ -1,5 +1,5 @@
-//! A long random walk: keys, clicks, wheel, lines and sizes in any order. Nothing panics, the place exists, and each
-//! number on the screen is in the trace.
+//! A long random walk: keys, clicks, the wheel, typed lines and sizes in any order. Nothing panics, the current place
+//! exists, and each number on the screen is in the trace.
 //!
 //! `LLAMA_TRACE_WALK=100000 cargo test --test tui walk -- --nocapture` takes more steps, and `LLAMA_TRACE_SEED` chooses
 //! another walk.
@@ -63,7 +63,7 @@ fn number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
 }
 
-/// A random source: with every step, with long axes, or with blocks and missing values.
+/// A random kind of source: with every step, with long axes, or with blocks and missing values.
 fn source(rng: &mut impl Rng) -> Synthetic {
     match rng.random_range(0..4) {
         0 => Synthetic::with_switches(),
@@ -101,8 +101,8 @@ fn event(rng: &mut impl Rng) -> Event {
     }
 }
 
-/// Returns whether the number checker knows all numbers on the screen. The numbers of messages, derivations,
-/// comparisons and blocks are checked in other tests.
+/// Returns whether the number checker (`numbers.rs`) can check this screen. Other tests check the numbers of messages,
+/// derivations, comparisons and blocks.
 fn is_plain(stage: &Stage) -> bool {
     let app = &stage.app;
     *app.mode() == Mode::Walk

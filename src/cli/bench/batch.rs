@@ -6,14 +6,13 @@ use super::prompt;
 use super::report::{Batched, Spread};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::NoProbe;
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Batch, Prompts, Sampler, Sampling};
 use llama_trace_engine::model::Model;
 
 /// Times one text alone, then a batch for each number in `sizes`. Prompts have `tokens` tokens, and `draws` tokens are
 /// sampled after each.
 pub(super) fn measure(
-    model: &Model<impl Backend>,
+    model: &Model,
     sizes: &[usize],
     (tokens, draws): (usize, usize),
 ) -> Result<Vec<Batched>> {
@@ -35,7 +34,7 @@ pub(super) fn measure(
 /// Tokens sampled per second, with and without the passes over the prompts. Also the number of texts that fit into
 /// `memory` together.
 pub(super) fn time(
-    model: &Model<impl Backend>,
+    model: &Model,
     size: usize,
     tokens: usize,
     draws: usize,

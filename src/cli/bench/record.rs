@@ -8,7 +8,6 @@ use super::report::{Layer, Recording, Spread};
 use super::{filled, timed};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{NoProbe, Probe, Site, Stage, Values};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::is_derivable;
@@ -48,7 +47,7 @@ impl<W: Fn(Site) -> bool> Probe for Copies<W> {
 }
 
 /// Times prefills of `ids` that are recorded in three ways. The three ways alternate.
-pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Recording> {
+pub(super) fn measure(model: &Model, ids: &[u32]) -> Result<Recording> {
     let kinds: [fn(Site) -> bool; 3] =
         [|site| site.stage == Stage::Logits, |site| !is_derivable(site.stage), |_| true];
     let mut probes = kinds.map(|wants| Copies { wants, buffers: HashMap::new() });
@@ -72,7 +71,7 @@ pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Record
 
 /// Times decode passes after `cached` tokens. Every second pass records all stages of the middle layer. None if the
 /// context is too short.
-pub(super) fn measure_layer(model: &Model<impl Backend>, cached: usize) -> Result<Option<Layer>> {
+pub(super) fn measure_layer(model: &Model, cached: usize) -> Result<Option<Layer>> {
     let (mut session, mut id) = filled(model, cached, 2 * (PASSES + 1))?;
     if session.room() < 2 * (PASSES + 1) {
         return Ok(None);

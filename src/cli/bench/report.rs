@@ -30,7 +30,7 @@ pub(super) struct Report {
     pub(super) stages: Vec<StageTimes>,
     pub(super) recording: Option<Recording>,
     pub(super) layer: Option<Layer>,
-    /// The first batch has one text.
+    /// Batches of texts. The first batch has one text.
     pub(super) batches: Vec<Batched>,
     pub(super) tuning: Option<Tuning>,
 }
@@ -64,7 +64,7 @@ pub(super) struct Batched {
     pub(super) rate: f64,
     /// `rate` divided by the rate of one text alone.
     pub(super) ratio: f64,
-    /// Tokens sampled per second, only in the passes after those over the prompts.
+    /// Tokens sampled per second in the decode passes, without the passes over the prompts.
     pub(super) decode: Spread,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Decode {
     pub(super) rates: Spread,
     /// Weights and cache read, in 10⁹ bytes per second.
     pub(super) gbs: f64,
-    /// Bytes that the last pass reads from the weights, and from the cache.
+    /// Bytes of the weights and bytes of the cache that the last pass reads.
     pub(super) bytes: [usize; 2],
     /// Seconds to sample a token from the last pass: at temperature 0, and at temperature 1 with [`TOP_P`]. None if the
     /// device samples within the pass.
@@ -110,14 +110,14 @@ pub(super) struct Prefill {
     pub(super) gflops: f64,
 }
 
-/// Seconds of a prefill, by which stages are recorded.
+/// Seconds of a prefill that records stages, for three selections of stages.
 pub(super) struct Recording {
     pub(super) tokens: usize,
-    /// With every row of the logits. Recording the logits makes the pass compute all rows.
+    /// Every row of the logits. Recording the logits makes the pass compute all rows.
     pub(super) logits: Spread,
-    /// With every stage that cannot be derived from others.
+    /// Every stage that cannot be derived from others.
     pub(super) kept: Spread,
-    /// With every stage.
+    /// Every stage.
     pub(super) all: Spread,
 }
 
@@ -155,13 +155,13 @@ impl Report {
         )?;
         writeln!(
             out,
-            "memory read  {:8.1} GB/s, the most that a loop over {} reached",
+            "memory read  {:8.1} GB/s, the highest rate of a loop over {}",
             self.limits.read_bandwidth / 1e9,
             self.limits.memory
         )?;
         writeln!(
             out,
-            "multiply     {:8.1} GFLOP/s in {}, the most that was reached",
+            "multiply     {:8.1} GFLOP/s in {}, the highest rate measured",
             self.limits.multiply_rate / 1e9,
             self.limits.multiplied
         )?;
@@ -216,7 +216,7 @@ impl Report {
         if let Some(Recording { tokens, logits, kept, all }) = &self.recording {
             let pass = |what: &str, spread: &Spread| {
                 let ratio = spread.median / logits.median;
-                format!("record {tokens:<6}{:8.3} s, {ratio:.2} × the first: {what}", spread.median)
+                format!("record {tokens:<6}{:8.3} s for {what}, {ratio:.2} × the logits alone", spread.median)
             };
             writeln!(out, "{}", pass("every row of the logits", logits))?;
             writeln!(out, "{}", pass("every stage that cannot be derived", kept))?;
@@ -243,7 +243,7 @@ impl Report {
             if let Some(line) = line {
                 writeln!(
                     out,
-                    "  the line of the table in src/engine/backend/cpu/kernel/processor.rs: {line}"
+                    "  the line for the table in src/engine/backend/cpu/kernel/processor.rs: {line}"
                 )?;
             }
         }

@@ -177,7 +177,7 @@ fn random_weights_are_made_on_the_device_and_are_those_of_the_processor() {
         // Norms and RoPE's frequencies.
         assert_eq!(copied, 4 * (7 * 256 + 32), "{weights:?}");
         let cpu = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();
-        fn rows<B: Backend>(model: &Model<B>) -> Vec<u32> {
+        fn rows(model: &Model) -> Vec<u32> {
             let mut all = Vec::new();
             for (matrix, rows) in [(&model.weights.embedding, 80), (&model.weights.layers[2].w2.matrix, 256)]
             {

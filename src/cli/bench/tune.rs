@@ -9,9 +9,9 @@ use llama_trace_formats::checkpoint::Checkpoint;
 
 /// Times the model with each kernel of its device, and then the fastest kernel with each order of reading. Each
 /// measurement has a prefill of `prompt` tokens, and `draws` tokens sampled after `cached` ones.
-pub(super) fn measure<B: Backend>(
+pub(super) fn measure(
     checkpoint: &Checkpoint,
-    model: &Model<B>,
+    model: &Model,
     prompt: usize,
     (cached, draws): (usize, usize),
 ) -> Result<Tuning> {
@@ -22,9 +22,9 @@ pub(super) fn measure<B: Backend>(
             .next("leave --gen out"));
     }
     let mut kernels = Vec::new();
-    let mut tune = |backend: B, reading: Option<String>| {
+    let mut tune = |backend: Box<dyn Backend>, reading: Option<String>| {
         let (kernel, line) = (backend.kernel_name(), backend.table_line());
-        let model = Model::load(checkpoint, backend)?;
+        let model = Model::load_on(checkpoint, backend)?;
         let (prefill, decode) = (time_prefill(&model, prompt)?, time_decode(&model, cached, draws, 0)?);
         let tuned = Tuned { kernel, reading, prefill: prefill.rates, decode: decode.rates };
         // Time for a prompt, and for sampling as many tokens as the prompt has.

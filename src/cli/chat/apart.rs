@@ -30,9 +30,9 @@ const MEMORY: u64 = 1 << 30;
 const TIME: Duration = Duration::from_secs(10);
 /// Stack size of the rendering thread, in bytes.
 const STACK: usize = 32 << 20;
-/// More than another thread takes in this process, in bytes.
+/// Memory that one more thread takes in this process at most, in bytes.
 const THREAD: usize = 4 << 20;
-/// The longest answer in bytes: the longest text, with every character escaped.
+/// Maximum length of an answer, in bytes: the longest text, with every character escaped.
 const ANSWER: u64 = 64 << 20;
 /// Maximum number of bytes read from the process's standard error.
 const WORDS: u64 = 4096;
@@ -63,7 +63,8 @@ impl Apart {
         &self.place
     }
 
-    /// Does the work of [`Template::new`] and [`Template::render`] in the other process, until `stop` is asked.
+    /// Runs [`Template::new`] and [`Template::render`] in the other process. A stop request ends that
+    /// process.
     ///
     /// # Errors
     /// The errors of those two functions. [`Error::Model`] if the template exceeds a limit, [`Error::Prompt`] if no
@@ -112,7 +113,7 @@ impl Apart {
         }
         // The words that a process prints when it runs out of stack or memory.
         self.beyond(&match words {
-            words if words.contains("overflowed its stack") => "steps inside one another without end".into(),
+            words if words.contains("overflowed its stack") => "recursion without end".into(),
             words if words.contains("memory") => {
                 format!("more than {} MiB of memory", MEMORY >> 20)
             }
@@ -149,8 +150,9 @@ fn missing(bytes: usize) {
     naming("the process of the chat template", || drop(black_box(Vec::<u8>::with_capacity(bytes))));
 }
 
-/// The error of a process or thread that cannot be started and needs so many bytes. The system does not say whether
-/// memory is missing; the program ends if it is.
+/// The error for a process or thread that cannot be started. `bytes` is the memory that it needs. The system
+/// does not say whether memory is missing, so this function allocates as much: the program ends if that
+/// fails.
 fn no_process(place: &str, bytes: usize, error: &dyn Display) -> Error {
     missing(bytes);
     Error::prompt("no process can be started for the chat template")
@@ -234,7 +236,7 @@ fn limit() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        // No core file.
+        // The limit 0 on `Core` prevents a core file.
         for (resource, most) in [(Resource::As, MEMORY), (Resource::Cpu, TIME.as_secs()), (Resource::Core, 0)]
         {
             let Rlimit { current, maximum } = getrlimit(resource);

@@ -6,10 +6,10 @@ use llama_trace_core::error::{Error, Result};
 pub(super) const HELP: &str = "\
 /reset            forget every turn; the system message stays
 /system           show the system message
-/system TEXT      replace it, \"\" for none; the turns stay
+/system TEXT      replace the system message, \"\" for none; the turns stay
 /regenerate       answer the last question again
-/step             open the tracer on the conversation, as of the last answer
-/help             this
+/step             open the tracer on the conversation up to the last answer
+/help             show this list
 /quit             leave, as Ctrl-D does
 Ctrl-C stops an answer. A line that should begin with / is written with //.";
 
@@ -54,7 +54,7 @@ pub(super) fn parse(line: &str) -> Result<Option<Command>> {
             return Err(Error::usage("there is no such command")
                 .expected("/reset, /system TEXT, /regenerate, /step, /help or /quit")
                 .found(format!("`{line}`"))
-                .next("begin the line with // to say it to the model"));
+                .next("to send this line to the model, begin it with //"));
         }
     };
     Ok(Some(command))

@@ -165,7 +165,7 @@ fn arrow(last: char, word: bool) -> Option<Key> {
 #[derive(Default)]
 struct Line {
     text: String,
-    /// Byte of the cursor.
+    /// Byte offset of the cursor in `text`.
     at: usize,
     /// How many lines back in the history the user is, and the text typed before going back.
     back: usize,
@@ -355,7 +355,7 @@ impl Editor {
                 raw.enter()?;
                 (self.row, changed) = (0, true);
             }
-            // Input that comes in many parts is drawn once it is complete, and from time to time before.
+            // Long input arrives in parts. It is drawn when it is complete, and from time to time before.
             let part = if count < MANY { Duration::ZERO } else { PART };
             if changed && (drawn.elapsed() > LOOK || !comes(part)?) {
                 self.draw(&line)?;
@@ -405,7 +405,7 @@ impl Editor {
                     text.push(c);
                     self.keys.ready.pop_front();
                 }
-                // The line is full.
+                // A full line takes no more text.
                 if line.text.len() <= self.longest {
                     line.insert(&text);
                 }

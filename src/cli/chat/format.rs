@@ -22,8 +22,9 @@ pub(super) struct Format {
     pub(super) ends: Vec<u32>,
 }
 
-/// The checkpoint's own template. If it has none: Llama 3's template if the vocabulary has its header tokens, or Llama
-/// 2's if the vocabulary looks like Llama 2's and the model's name is that of a chat model.
+/// Returns the chat format of the checkpoint: its own template. If it has none: Llama 3's template if the
+/// vocabulary has its header tokens, or Llama 2's if the vocabulary looks like Llama 2's and the model's name
+/// is that of a chat model.
 ///
 /// # Errors
 /// [`Error::Model`] if the template's files cannot be read, or no template fits.

@@ -9,8 +9,8 @@ use llama_trace_core::stop::Stop;
 
 /// The maximum length of a turn, in bytes. It is more than any context holds.
 const MAX_LINE: usize = 8 << 20;
-/// After a turn that is too long, the line's end is searched for in this many bytes. If it is not found, the line
-/// counts as endless.
+/// After a turn that is too long, at most this many bytes are searched for the end of the line. If it is not
+/// among them, the line counts as endless.
 const MAX_REST: u64 = 256 << 20;
 
 /// The next line.
@@ -35,7 +35,7 @@ pub(super) enum Lines {
 }
 
 impl Lines {
-    /// Opens the source of the lines. Ctrl-C sets `stop` while a line is answered.
+    /// Opens the source of the lines. Ctrl-C sets `stop` while the model answers a line.
     #[cfg_attr(not(unix), allow(unused_variables, reason = "a console edits its lines itself"))]
     pub(super) fn open(stop: &Stop) -> Self {
         #[cfg(unix)]
@@ -69,7 +69,7 @@ fn too_long() -> Error {
         .at("standard input")
         .expected(format!("lines of at most {MAX_LINE} bytes"))
         .found("more")
-        .next("say something shorter")
+        .next("send a shorter turn")
 }
 
 /// The next line of `input`, unedited.

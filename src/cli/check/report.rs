@@ -12,7 +12,7 @@ use llama_trace_judge::check::{Check, Report};
 /// Width of a terminal, in columns.
 const WIDTH: usize = 80;
 
-/// A report, and what it is about.
+/// A report, with the model and the CPU kernel that were checked.
 pub(super) struct Printed<'a> {
     pub(super) report: &'a Report,
     pub(super) card: &'a ModelCard,
@@ -73,12 +73,12 @@ impl Printed<'_> {
         let plural = if read == 1 { "token" } else { "tokens" };
         writeln!(out, "{read} {plural} in one pass, then {passes} decode {decodes}")?;
         match rows {
-            (taken, all) if taken == all => writeln!(out, "all {all} rows of the matrices computed again")?,
+            (taken, all) if taken == all => writeln!(out, "all {all} rows of the matrices recomputed")?,
             (taken, all) => {
                 let least = llama_trace_judge::check::ROWS;
                 writeln!(
                     out,
-                    "{taken} of {all} matrix rows computed again, {least} or more of each (--full: all)"
+                    "{taken} of {all} matrix rows recomputed, at least {least} per matrix (--full: all)"
                 )?;
             }
         }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::super::DiffArgs;
-use super::super::device::Device;
 use super::super::traced::Traced;
+use super::super::{CpuArgs, ModelArgs};
 use super::judged::verdict;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Answer, Block, Fork, Frame, Outline, Query, Run, Source, Status};
@@ -21,13 +20,13 @@ use llama_trace_tui::{Runs, Verdict};
 const B: Run = Run(1);
 
 /// Shows the runs at these paths with the result in `report`.
-pub(super) fn show<D: Device>(args: &DiffArgs, [a, b]: [&Path; 2], report: &Report) -> Result<()> {
+pub(super) fn show(model: &ModelArgs, cpu: &CpuArgs, [a, b]: [&Path; 2], report: &Report) -> Result<()> {
     let names = [a, b].map(|path| path.display().to_string());
     let verdict = verdict(report, [&names[0], &names[1]]);
     let memory = DEFAULT_MEMORY / 2;
-    let a = Traced::<D>::open(a, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
+    let a = Traced::open(a, model, cpu, memory)?.source(Run::ITSELF, 0)?;
     // A stage that B does not have would be computed with A's model and shown as B's. So B is opened without a model.
-    let b = Traced::<D>::open_judged(b, B, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
+    let b = Traced::open_judged(b, B, model, cpu, memory)?.source(Run::ITSELF, 0)?;
     let passes = a.outline().passes.len();
     show_runs([a, b], passes, verdict)
 }

@@ -8,9 +8,8 @@ use std::thread::{self, Scope};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::super::choose::{self, Two};
-use super::super::device::Device;
-use super::super::{DiffArgs, input, prompt};
+use super::super::device::{Room, needs};
+use super::super::{DeviceName, DiffArgs, input, prompt};
 use super::judged::verdict;
 use super::setting::Setting;
 use super::{Bar, beside, sample};
@@ -25,23 +24,16 @@ use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 /// Maximum number of frames by which one run is ahead of the other.
 const AHEAD: usize = 2;
 
-/// The command.
-pub(super) struct Both<'a> {
-    args: &'a DiffArgs,
-    /// The text that both runs read, unless `--ids` is given.
-    text: String,
-    a: Setting,
-    b: Setting,
-}
-
 /// A run that is ready to start.
-struct Ready<D: Device> {
-    model: Model<D>,
+struct Ready {
+    model: Model,
     tokenizer: Option<Arc<dyn Tokenizer>>,
     /// The tokens of the prompt.
     ids: Vec<u32>,
     pool: Option<ThreadPool>,
     setting: Setting,
+    /// Bytes that it will allocate on GPU 0.
+    to_allocate: usize,
 }
 
 /// A message from a run's thread.
@@ -55,51 +47,42 @@ struct Recording {
     early: HashMap<Site, Arc<Frame>>,
 }
 
-impl Both<'_> {
-    /// Runs both settings on the devices that their options name.
-    pub(super) fn start(args: &DiffArgs) -> Result<()> {
-        if args.tui {
-            super::require_terminal()?;
-        }
-        let (a, b) = (Setting::read("a", args, &args.set_a)?, Setting::read("b", args, &args.set_b)?);
-        let (of_a, of_b) = (a.clone(), b.clone());
-        let text = prompt::only(args.prompt.as_deref().unwrap_or(prompt::DEFAULT_PROMPT))?;
-        choose::run_two(Both { args, text, a, b }, of_a.asks(), of_b.asks())
+/// Runs both settings on the devices that their options name.
+pub(super) fn run(args: &DiffArgs) -> Result<()> {
+    if args.tui {
+        super::require_terminal()?;
     }
+    let (a, b) = (Setting::read("a", args, &args.set_a)?, Setting::read("b", args, &args.set_b)?);
+    let text = prompt::only(args.prompt.as_deref().unwrap_or(prompt::DEFAULT_PROMPT))?;
+    let a = Ready::open(args, &text, a, 0)?;
+    let b = Ready::open(args, &text, b, a.to_allocate)?;
+    let decoded = a.pooled(|| a.decoded(args.tokens.unwrap_or(1).max(1)))?;
+    let bar = Bar::default();
+    let (report, about_a, about_b) = thread::scope(|scope| {
+        // If one run ends early, the channel of the other closes, so the other ends too.
+        let two = a.setting.own_model || b.setting.own_model;
+        let (mut a_runs, mut b_runs) =
+            (a.start(scope, a.passes(&decoded), two)?, b.start(scope, b.passes(&decoded), two)?);
+        let shown = |doing| bar.show(doing);
+        // Two different models are compared with each other. Otherwise the one model is the reference for both
+        // runs.
+        let same = a_runs.about.fingerprint == b_runs.about.fingerprint;
+        let report = match two && !same {
+            true => diff::compare(&mut a_runs, &mut b_runs, &shown),
+            false => diff::compare_with(&a.model, &mut a_runs, &mut b_runs, sample(args), &shown),
+        }?;
+        Ok::<_, Error>((report, a_runs.about, b_runs.about))
+    })?;
+    bar.finish();
+    if args.tui {
+        let verdict = verdict(&report, [&about_a.name, &about_b.name]);
+        let runs = [a.live(&decoded)?, b.live(&decoded)?];
+        return beside::show_runs(runs, decoded.len() + 1, verdict);
+    }
+    super::print(args.format, &report, [&about_a, &about_b])
 }
 
-impl Two for Both<'_> {
-    fn run<A: Device, B: Device>(self) -> Result<()> {
-        let Self { args, text, a, b } = self;
-        let (a, b) = (Ready::<A>::open(args, &text, a)?, Ready::<B>::open(args, &text, b)?);
-        let decoded = a.pooled(|| a.decoded(args.tokens.unwrap_or(1).max(1)))?;
-        let bar = Bar::default();
-        let (report, about_a, about_b) = thread::scope(|scope| {
-            // If one run ends early, the channel of the other closes, so the other ends too.
-            let two = a.setting.own_model || b.setting.own_model;
-            let (mut a_runs, mut b_runs) =
-                (a.start(scope, a.passes(&decoded), two)?, b.start(scope, b.passes(&decoded), two)?);
-            let shown = |doing| bar.show(doing);
-            // Two different models are compared with each other. Otherwise the one model is the reference for both
-            // runs.
-            let same = a_runs.about.fingerprint == b_runs.about.fingerprint;
-            let report = match two && !same {
-                true => diff::compare(&mut a_runs, &mut b_runs, &shown),
-                false => diff::compare_with(&a.model, &mut a_runs, &mut b_runs, sample(args), &shown),
-            }?;
-            Ok::<_, Error>((report, a_runs.about, b_runs.about))
-        })?;
-        bar.finish();
-        if args.tui {
-            let verdict = verdict(&report, [&about_a.name, &about_b.name]);
-            let runs = [a.live(&decoded)?, b.live(&decoded)?];
-            return beside::show_runs(runs, decoded.len() + 1, verdict);
-        }
-        super::print(args.format, &report, [&about_a, &about_b])
-    }
-}
-
-impl<D: Device + 'static> Ready<D> {
+impl Ready {
     /// The same run as a source for the viewer.
     fn live(self, decoded: &[u32]) -> Result<Box<dyn Source>> {
         let start = Start {
@@ -113,11 +96,10 @@ impl<D: Device + 'static> Ready<D> {
         };
         Ok(Box::new(Live::start_forced(Arc::new(self.model), start, decoded.to_vec())?))
     }
-}
 
-impl<D: Device> Ready<D> {
-    fn open(args: &DiffArgs, text: &str, setting: Setting) -> Result<Self> {
-        let opened = input::open::<D>(&setting.model, &setting.cpu)?;
+    /// Opens the model. Another run will allocate `beside` bytes on GPU 0.
+    fn open(args: &DiffArgs, text: &str, setting: Setting, beside: usize) -> Result<Self> {
+        let opened = input::open_for(&setting.model, &setting.cpu, Room { context: None, beside })?;
         let context = opened.checkpoint.config.context;
         let ids = match &args.ids {
             Some(list) => prompt::read_ids(list)?,
@@ -125,14 +107,17 @@ impl<D: Device> Ready<D> {
         };
         opened.say_unread();
         let tokenizer = opened.tokenizer;
-        let (model, mut pool) = (opened.model?, None);
+        let ((model, device), mut pool) = (opened.model?, None);
+        let needs = needs(&opened.checkpoint, model.backend.precision(), None);
+        // The weights are there already.
+        let to_allocate = if device == DeviceName::Cuda(0) { needs.total() - needs.weights } else { 0 };
         if let Some(threads) = setting.threads {
             let built = ThreadPoolBuilder::new().num_threads(threads).build();
             pool = Some(built.map_err(|error| {
                 Error::usage("the threads cannot be started").found(error).next("ask for fewer")
             })?);
         }
-        Ok(Self { model, tokenizer, ids, pool, setting })
+        Ok(Self { model, tokenizer, ids, pool, setting, to_allocate })
     }
 
     /// Runs `work` on the run's thread pool.
@@ -143,7 +128,7 @@ impl<D: Device> Ready<D> {
         }
     }
 
-    fn session(&self, tokens: usize) -> Result<Session<'_, D>> {
+    fn session(&self, tokens: usize) -> Result<Session<'_>> {
         Session::with_capacity(&self.model, Sampler::new(Sampling::default())?, tokens)
     }
 

@@ -24,7 +24,7 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
         (Some(first), None) => words.push(format!("The first stage that differs: {}.", first.address)),
     }
     words.extend(report.notes.iter().cloned());
-    let what = if report.written_alone { "B's file" } else { "It" };
+    let what = if report.written_alone { "B's file" } else { "B" };
     words.extend(report.diagnosis.iter().map(|one| {
         format!(
             "{what} looks like {}: error {} → {}.",
@@ -57,8 +57,12 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
 /// A line with the number of stages that have another shape, and the first of them.
 fn misshapen(report: &Report) -> Option<String> {
     let (first, count) = (report.misshapen.first()?, report.misshapen.len());
-    let stages = if count == 1 { "One stage" } else { &format!("{count} stages") };
-    Some(format!("{stages} cannot be compared: {}: {}.", first.site, first.why))
+    let stages = if count == 1 {
+        "One stage cannot be compared:"
+    } else {
+        &format!("{count} stages cannot be compared; the first is")
+    };
+    Some(format!("{stages} {}: {}.", first.site, first.why))
 }
 
 /// A line with the number of A's stages that B does not have.

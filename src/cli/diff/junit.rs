@@ -39,7 +39,7 @@ pub(super) fn print(report: &Report) -> Result<()> {
         let mut text = format!("error {} of {} allowed", short(line.error), short(line.tolerance));
         if let Some(first) = report.first.as_ref().filter(|first| first.site == Some(line.site)) {
             let [ours, theirs] = first.told();
-            text += &format!("; the first: {} is {theirs}, A has {ours}", first.address);
+            text += &format!("; first difference: {} is {theirs}, A has {ours}", first.address);
             for one in &report.diagnosis {
                 let what = if report.written_alone { "B's file looks like" } else { "looks like" };
                 text += &format!("; {what} {}", one.told());
@@ -58,7 +58,7 @@ pub(super) fn print(report: &Report) -> Result<()> {
         writeln!(out, "<testcase {case}><{element} message=\"{why}\"/></testcase>")?;
     }
     for site in &report.absent {
-        let why = format!("B does not have this {}: nothing is compared with it", whole(*site));
+        let why = format!("B does not have this {}, so nothing is compared", whole(*site));
         writeln!(out, "<testcase {}><error message=\"{why}\"/></testcase>", case(&site.to_string()))?;
     }
     writeln!(out, "</testsuite>\n</testsuites>")

@@ -2,7 +2,6 @@
 
 use clap::ValueEnum;
 
-use super::super::choose::Asks;
 use super::super::{CacheDtypeName, CpuArgs, DeviceName, DiffArgs, ModelArgs, PrecisionName};
 use llama_trace_core::error::{Error, Result};
 
@@ -26,11 +25,6 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// The run that the choice of a device depends on.
-    pub(super) fn asks(&self) -> Asks<'_> {
-        Asks { cpu: &self.cpu, model: &self.model, shape: None, context: None, runs: true }
-    }
-
     /// The options of `args`, overridden by the settings in `given`. These are the settings of `--a` or `--b`.
     ///
     /// # Errors

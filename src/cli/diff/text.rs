@@ -30,7 +30,7 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
         if report.measured { "tolerances measured with the model" } else { "tolerances from a table" };
     let unjudged = match report.unjudged {
         0 => String::new(),
-        count => format!(", {count} that A does not have"),
+        count => format!(", {count} only in B"),
     };
     let (compared, missing_of_b) = (report.lines.len(), report.missing.len());
     let stages = if compared == 1 { "stage" } else { "stages" };
@@ -42,7 +42,7 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     if report.samples {
         writeln!(
             out,
-            "only a sample of the rows of large matrices was computed, and the rows that stand out (--full: all rows)"
+            "of large matrices, only a sample of rows and the rows that stand out were computed (--full: all rows)"
         )?;
     }
     verdict(&mut out, report)?;
@@ -89,7 +89,12 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     }
     let line = first.site.and_then(|site| report.lines.iter().find(|line| line.site == site));
     if let Some(Line { apart, inherited: Some(inherited), .. }) = line {
-        writeln!(out, "  from A {}, of which {} came with the inputs", short(*apart), short(*inherited))?;
+        writeln!(
+            out,
+            "  distance from A {}, of which {} came with the inputs",
+            short(*apart),
+            short(*inherited)
+        )?;
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"))?;
     for one in &report.diagnosis {
@@ -114,7 +119,7 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
         writeln!(out, "\nMissing in B: {}{more}", names.collect::<Vec<_>>().join(", "))?;
     }
     for site in report.absent.iter().take(ROWS) {
-        writeln!(out, "Not in B: {site} and the whole of that {}", whole(*site))?;
+        writeln!(out, "Not in B: {site} and the rest of this {}", whole(*site))?;
     }
     for missing in known.iter().take(ROWS) {
         let why = missing.why.as_deref().unwrap_or_default();
@@ -168,7 +173,7 @@ fn table(out: &mut impl Write, report: &Report) -> Result<()> {
     let mut stages: Vec<Stage> = report.lines.iter().map(|line| line.site.stage).collect();
     stages.sort_unstable();
     stages.dedup();
-    writeln!(out, "\nTolerances at layer 0, × √(L + 1) at layer L (with --model they are measured):")?;
+    writeln!(out, "\nTolerances at layer 0; at layer L, times √(L + 1) (with --model, they are measured):")?;
     writeln!(out, "{:<18}{:>10}{:>10}{:>10}", "stage", "f32", "bf16", "q8")?;
     for stage in stages {
         let of = |precision| short(base(stage, precision));

@@ -121,7 +121,7 @@ impl<'a> Files<'a> {
         }
         let axes = site.stage.axes();
         let dims = self.dims.get(&site.sequence).copied();
-        let dims = dims.unwrap_or_else(|| unreachable!("a pass offers what is of its own sequences"));
+        let dims = dims.unwrap_or_else(|| unreachable!("a pass records only stages of its own sequences"));
         let shape = self.sizes.shape(axes, dims);
         let file = match self.picture {
             // The values go to a temporary file until they are drawn.
@@ -203,7 +203,7 @@ impl Probe for Files<'_> {
     }
 
     fn wants(&self, site: Site) -> bool {
-        // Ids are not quantities.
+        // A heatmap of ids would have no meaning.
         let is_drawn = self.picture.is_none() || !site.stage.is_ids();
         self.failed.is_none() && is_drawn && self.select.contains(site)
     }
@@ -213,8 +213,9 @@ impl Probe for Files<'_> {
             return;
         }
         if let Err(error) = self.write(site, rows, values) {
-            let error =
-                Error::output("a dump cannot be written").at(self.manifest.file_name(site)).found(error);
+            let error = Error::output("the file of a stage cannot be written")
+                .at(self.manifest.file_name(site))
+                .found(error);
             self.failed = Some(error.next("make room, or choose fewer stages, layers or passes"));
         }
     }

@@ -73,7 +73,7 @@ pub(super) struct Heatmap {
 fn rather(new: f64, old: f64) -> bool {
     let rank = |value: f64| match value {
         value if value.is_nan() => f64::INFINITY,
-        // A whole corner is masked, so any other value in the cell is more important than a masked one.
+        // A causal mask covers a whole corner, so a cell shows any other value rather than a masked one.
         f64::NEG_INFINITY => -1.0,
         value => value.abs(),
     };
@@ -239,7 +239,7 @@ impl Heatmap {
         ];
         let each = self.rows.each * self.columns.each;
         if each > 1 {
-            lines.push(format!("a cell shows the one furthest from 0 of up to {each} values"));
+            lines.push(format!("of up to {each} values, a cell shows the one furthest from 0"));
         }
         lines
     }

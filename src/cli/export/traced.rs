@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use super::files::{COMPUTED, DERIVED};
-use crate::cli::device::Device;
 use crate::cli::traced::{Traced, chosen, show};
 use crate::cli::{ExportArgs, tell};
 use llama_trace_core::error::{Error, Result};
@@ -14,10 +13,10 @@ use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 /// Writes every chosen stage that the trace has, or that can be derived or computed from it. Pass numbers count in each
 /// sequence separately.
-pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
+pub(super) fn export(args: &ExportArgs, path: &Path) -> Result<()> {
     check_not_source(path, &args.out)?;
     let target = Target::check(&args.out, args.force, Manifest::file_names)?;
-    let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
+    let traced = Traced::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let kept = &traced.kept;
     let sizes = kept.card().sizes();
     let outlines: Vec<Outline> = (0..traced.sequences())

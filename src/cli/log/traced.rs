@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::{Chosen, Has, Printed, Summaries, Summarizing, Summary};
-use crate::cli::device::Device;
 use crate::cli::traced::{Traced, chosen, show};
 use crate::cli::{LogArgs, tell};
 use llama_trace_core::error::{Error, Result};
@@ -20,8 +19,8 @@ struct Damaged {
 }
 
 /// Prints the passes of each sequence, one sequence after the other.
-pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
-    let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
+pub(super) fn log(args: &LogArgs, path: &Path) -> Result<()> {
+    let traced = Traced::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let (mut out, mut absent) = (Printed::new(args.format), Vec::new());
     let follows = RefCell::new(traced.follows());
     let damaged = RefCell::new(Damaged::default());
@@ -78,8 +77,8 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
 
 /// The summaries of the chosen stages of a pass. A stage without values gets its recorded statistics. If it has none,
 /// it is added to `absent`. A damaged stage is added to `damaged`.
-fn summarize<D: Device>(
-    traced: &Traced<D>,
+fn summarize(
+    traced: &Traced,
     source: &mut dyn Source,
     pass: &PassOutline,
     select: &Select,

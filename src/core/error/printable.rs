@@ -14,8 +14,8 @@ pub fn printable_text(text: &str) -> Cow<'_, str> {
     written_out(text, |c| drives(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// [`printable`] for JSON, with JSON's own escapes. Line feeds stay: between strings JSON has only line feeds and
-/// blanks.
+/// [`printable`] for JSON, with JSON's own escapes. Line feeds stay. Outside its strings, the JSON must have no other
+/// control characters.
 pub fn printable_json(text: &str) -> Cow<'_, str> {
     let drives = |c: char| drives(c) && c != '\n';
     if !text.contains(drives) {

@@ -1,5 +1,5 @@
-//! Direct logit attribution: the difference of two logits as a sum over what each part wrote into the residual stream.
-//! The factor of the final norm is frozen at its recorded value.
+//! Direct logit attribution: splits the difference of two logits into the contributions of the parts of the model that
+//! add to the residual stream. The factor of the final norm is frozen at its recorded value.
 //!
 //! ```text
 //! logit(a) − logit(b) = (output[a] − output[b]) · (x · norm / √(mean x² + ε)) = v · x,   x = embedding + Σ_l (attn_output_l + ffn_down_l)
@@ -17,7 +17,7 @@ use crate::trace::{Stage, Weight};
 /// The contribution of each part of the model to the difference of two logits.
 ///
 /// # Errors
-/// [`Error::Usage`] if the site has no such logits or the ids do not exist, and the errors of `operands`.
+/// [`Error::Usage`] if `at.site` has no logits of the token, or an id does not exist. Also the errors of `operands`.
 pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands) -> Result<Attribution> {
     let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::Logits);
     if dims.is_none_or(|dims| at.token >= dims.tokens) {
@@ -87,7 +87,8 @@ impl<O: Operands> Token<'_, O> {
         Ok(parts)
     }
 
-    /// v (D): the change of the logit difference per unit of each component of the residual `last`.
+    /// v (D): the change of the logit difference per unit of each component of `last`, the residual stream after the
+    /// last layer.
     fn direction(&mut self, last: &[f32], (id, against): (u32, u32)) -> Result<Vec<f64>> {
         let factor = self.norm_factor(last);
         let mut row = |stage: Stage, row: usize| -> Result<Vec<f32>> {
@@ -102,7 +103,7 @@ impl<O: Operands> Token<'_, O> {
         Ok(each.map(|((&a, &b), &w)| (f64::from(a) - f64::from(b)) * f64::from(w) * factor).collect())
     }
 
-    /// woᵀ · v (H·C): the change per unit of each component of the heads.
+    /// woᵀ · v (H·C): the change of the logit difference per unit of each component of `attn_heads`.
     fn through_wo(&mut self, layer: usize, v: &[f64], width: usize) -> Result<Vec<f64>> {
         let mut sum = vec![0.0; width];
         let Some(weight) = Weight::read_in(Stage::AttnOutput, self.rules.card()).next() else {

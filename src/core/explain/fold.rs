@@ -29,21 +29,22 @@ pub struct Held<'a>(Vec<(Place, usize, Numbers<'a>)>);
 pub struct Exact {
     /// The number.
     pub value: f64,
-    /// The other possible result, if a value was rounded so near the middle of two numbers that float32 may round it
-    /// the other way. Otherwise the same number.
+    /// The result that float32 arithmetic may give instead, if a value is too near the middle between two bfloat16
+    /// numbers, or a random number too near the end of an interval. Otherwise equal to `value`.
     pub other: f64,
     /// The largest magnitude among the terms of the sum, or of the number itself.
     pub largest: f64,
 }
 
-/// The relative distance from the middle of two bfloat16 numbers within which float32 may round to either: a few units
-/// of float32.
+/// The relative distance from the middle between two bfloat16 numbers within which float32 may round to either: a few
+/// units of float32.
 const TIE: f64 = 1e-6;
 
 /// Terms that are summed in parallel.
 const LANES: usize = 8;
 
-/// Evaluates the rules of one site over operands that do not change. It caches what cells of one row share.
+/// Evaluates the rules of one site over operands that do not change. It caches results that all cells of a row share,
+/// such as the maximum and the sum of a softmax.
 #[derive(Clone, Debug, Default)]
 pub struct Folder {
     /// The line that was reduced last, and its results.
@@ -75,7 +76,8 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// The float32 numbers of a line, from its first on; empty for other types.
+    /// The float32 numbers from the first to the last cell of a line, those between its steps included. Empty for other
+    /// types.
     fn floats(&self, line: &Line) -> &'a [f32] {
         let (first, numbers) = self.of(line.place);
         let Numbers::F32(values) = numbers else { return &[] };
@@ -182,8 +184,8 @@ impl Folder {
                 let gate = number(gate);
                 of(gate / (1.0 + (-gate).exp()))
             }
-            // A quotient of two float32 has the same nearest float32, whether it is rounded once or twice. NaN becomes
-            // 0, as in Rust's conversion.
+            // A float32 quotient has the same bits whether it is rounded directly or to float64 first. NaN becomes 0,
+            // as in Rust's conversion to integers.
             Fold::Steps { x, scale } => {
                 let steps = f64::from((number(x) / number(scale)) as f32).round();
                 of(if steps.is_nan() { 0.0 } else { steps.clamp(-128.0, 127.0) })
@@ -240,7 +242,8 @@ fn products(a: &[f32], b: &[f32]) -> (f64, f64) {
     (sums.iter().sum(), most.into_iter().fold(0.0, f64::max))
 }
 
-/// The product of a row of int8 activations with a row of int8 weights, and the magnitude of the largest run.
+/// The product of a row of int8 activations with a row of int8 weights, and the largest magnitude of a run's product.
+/// Runs: see [`Fold::Int8`].
 fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) {
     let (mut sum, mut most, mut i) = (0.0, 0.0_f64, 0);
     while i < x.len() {
@@ -253,7 +256,8 @@ fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) 
     (sum, most)
 }
 
-/// The product of a row of int8 activations with the values of a row of blocks, and the magnitude of the largest group.
+/// The product of a row of int8 activations with the values of a row of blocks, and the largest magnitude of a group's
+/// product.
 fn blocks(x: &[i8], scales: &[f32], group: usize, w: &[f32]) -> (f64, f64) {
     let groups = x.chunks(group).zip(w.chunks(group)).zip(scales);
     let terms = groups.map(|((x, w), scale)| {
@@ -319,7 +323,7 @@ fn drawn(shares: &[f32], random: f64) -> [f64; 2] {
 /// The bfloat16 nearest to `x`, ties to even.
 pub(crate) fn to_bf16(x: f64) -> f64 {
     let near = x as f32;
-    // Rounding to odd in between gives the same result as a single rounding.
+    // Rounding to float32 by round-to-odd first gives the same result as a single rounding to bfloat16.
     let near = match near.to_bits() {
         bits if f64::from(near) == x || !near.is_finite() => bits,
         bits if f64::from(near).abs() > x.abs() => (bits - 1) | 1,

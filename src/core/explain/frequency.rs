@@ -26,7 +26,7 @@ impl Frequency {
         values.into_iter().zip(exact).map(|(value, exact)| Self { value, exact }).collect()
     }
 
-    /// The float32 that angles are computed from, or the formula's value if the two disagree.
+    /// `value`, or `exact` in float32 if the two differ by more than rounding can cause.
     pub(super) fn checked(self) -> f32 {
         let near = (f64::from(self.value) - self.exact).abs() <= ROUNDED * self.exact;
         if near { self.value } else { self.exact as f32 }

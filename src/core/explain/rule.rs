@@ -55,11 +55,11 @@ impl Line {
 pub struct Rule {
     /// The operands and the operation.
     pub fold: Fold,
-    /// Points at which results are rounded to bfloat16: [`Rounded::Never`] in other precisions.
+    /// The results that are rounded to bfloat16; [`Rounded::Never`] in the other precisions.
     pub rounded: Rounded,
 }
 
-/// An operation with its operands. `at` is the index, in a line of operands, of the operand at the cell's own position.
+/// An operation with its operands. `at` is the position of the cell in its row, and of its own operand in a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fold {
     /// An id that is an input, not computed.
@@ -112,7 +112,7 @@ pub enum Fold {
         bias: Option<Cell>,
     },
     /// A product in int8: Σ over runs of (Σ x · w) · scale of x · scale of w (+ bias). A run ends wherever a group of x
-    /// or of w ends. The groups of the weight are the matrix's own ([`crate::ops::quantize::Quantized`]).
+    /// or of w ends. The groups of w are those of its matrix ([`crate::ops::quantize::Quantized`]).
     Int8 {
         /// The int8 values of a row of activations.
         x: Line,
@@ -210,10 +210,11 @@ pub enum Fold {
         at: usize,
         /// top-k: the number of ids kept; 0 for all.
         top_k: usize,
-        /// top-p: the probability that the shortest run of likely ids must reach.
+        /// top-p: the probability that the kept ids must reach together. As few ids as possible are kept, most likely
+        /// first.
         top_p: f32,
     },
-    /// 1 if x\[at\] is the largest value, the first of equals, else 0: the nucleus at temperature 0.
+    /// The nucleus at temperature 0: 1 if `at` is the index of the largest value (the first of equal ones), else 0.
     Largest {
         /// The logits.
         x: Line,

@@ -89,7 +89,7 @@ impl Rules {
         Some(SiteRules { rules: self, site, dims, width, input_width, inputs, weight, bias })
     }
 
-    /// The sites that the cells of `site` are computed from, in no order.
+    /// The sites that the cells of `site` are computed from, in no particular order.
     pub fn sources(&self, site: Site) -> Vec<Site> {
         let Some(rules) = self.of(site) else { return Vec::new() };
         let inputs = rules.inputs.into_iter().flatten();
@@ -252,14 +252,14 @@ impl SiteRules<'_> {
         }
     }
 
-    /// The norm of rows of `width` values, at component `at`.
+    /// The rule for cell `at` of a norm over rows of `width` values.
     fn norm(&self, at: usize, width: usize) -> Fold {
         let weight = Cell { place: self.weight(), at: at % width };
         let x = self.line(0, at / width * width, 1, width);
         Fold::Norm { x, at: at % width, weight, eps: self.rules.card.config.norm_eps }
     }
 
-    /// Output `o` of a product for one token.
+    /// The rule for output `o` of a product, for one token.
     fn product(&self, token: usize, o: usize) -> Fold {
         let inputs = self.input_width;
         let row = |first| Line { place: self.weight(), first, step: 1, count: inputs };
@@ -275,7 +275,7 @@ impl SiteRules<'_> {
         }
     }
 
-    /// One component of a pair, rotated by its token's angle.
+    /// The rule for one component of a pair, rotated by the angle of its token.
     fn rotate(&self, at: usize, token: usize) -> Fold {
         let (c, half) = (self.rules.sizes.head_dim, self.rules.sizes.head_dim / 2);
         let (head, component) = (at / c * c, at % c);
@@ -291,7 +291,7 @@ impl SiteRules<'_> {
         }
     }
 
-    /// A value of the cache, from the pass that wrote its row.
+    /// The rule for a value of the cache, which comes from the pass that wrote its row.
     fn cached(&self, at: usize) -> Fold {
         let row = self.rules.sizes.kv_heads * self.rules.sizes.head_dim;
         let wrote = |dims: &&PassDims| (dims.start..dims.keys()).contains(&(at / row));

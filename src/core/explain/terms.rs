@@ -1,5 +1,5 @@
-//! The explanation of one cell: its rule's operands with their values, and the result in float32. It uses the functions
-//! of [`crate::ops`], in the order of a pass's sums.
+//! The explanation of one cell: its rule's operands with their values, and the result in float32. The result is
+//! computed with the functions of [`crate::ops`], and summed in the same order as in a pass.
 
 mod drawn;
 mod split;
@@ -255,7 +255,7 @@ impl<O: Operands> Explainer<'_, O> {
                     ops::attention::kv_head(head, sizes.heads, sizes.kv_heads),
                 );
                 self.note(format!(
-                    "Query head {head} reads kv head {kv}: {each} query heads share one, and {head} / {each} is rounded down."
+                    "Query head {head} reads kv head {kv}: {each} query heads share one kv head, and {head} / {each} is rounded down."
                 ));
                 self.result(value);
             }
@@ -319,7 +319,7 @@ impl<O: Operands> Explainer<'_, O> {
                 }
                 self.folded.own = Some((1, "the other values of the group: none is further from 0"));
                 self.folded.is_largest = true;
-                self.note("The value of the group that is furthest from 0 is 127 steps.");
+                self.note("The group's value that is furthest from 0 becomes 127 or −127 steps.");
                 self.folded.result = Some(scale[0]);
             }
             Fold::Nucleus { probs, at, top_k, top_p } => self.nucleus(probs, at, top_k, top_p)?,
@@ -333,8 +333,8 @@ impl<O: Operands> Explainer<'_, O> {
                     self.applied(operand, logits[largest]);
                 }
                 self.note(match largest == at {
-                    true => "At temperature 0 the largest logit gets probability 1: it is this one.",
-                    false => "At temperature 0 the largest logit gets probability 1: it is the other one.",
+                    true => "At temperature 0 the largest logit gets probability 1: it is the logit of this token.",
+                    false => "At temperature 0 the largest logit gets probability 1: it is the logit of the other token.",
                 });
                 self.folded.result = Some(if largest == at { 1.0 } else { 0.0 });
             }
@@ -372,7 +372,7 @@ impl<O: Operands> Explainer<'_, O> {
             let operands = vec![self.operand(a.cell(i), x), self.operand(b.cell(i), w)];
             self.term(operands, f64::from(x) * f64::from(w));
         }
-        // Values are mixed key by key; matrix rows, and scores, are summed in lanes.
+        // `attn_heads` is summed key by key; matrix rows and `qk` are summed in lanes.
         let mut sum = match b.step {
             1 => ops::matmul::dot(&x, &w),
             _ => x.iter().zip(&w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum)),
@@ -482,7 +482,7 @@ impl<O: Operands> Explainer<'_, O> {
         let own = self.folded.terms.len();
         self.folded.own = Some((own, "the others in that sum, each with its exponential"));
         let mut others: Vec<usize> = (0..values.len()).filter(|&i| i != at).collect();
-        // Only the largest logits become terms; a term for each of the vocabulary would take most of the time.
+        // Only the largest logits become terms; a term for each token of the vocabulary would take most of the time.
         let told = if self.most == 0 { others.len() } else { self.most.min(others.len()) };
         let larger = |&a: &usize, &b: &usize| exponentials[b].total_cmp(&exponentials[a]).then(a.cmp(&b));
         if told < others.len() {
@@ -496,7 +496,7 @@ impl<O: Operands> Explainer<'_, O> {
             let operand = self.operand(x.cell(i), values[i]);
             self.term(vec![operand], exponentials[i]);
         }
-        // Probabilities are not rounded to the precision.
+        // `probs` stay float32 in every precision.
         if site.stage == Stage::Probs {
             self.folded.result = Some(shares[at]);
         } else {
@@ -531,7 +531,7 @@ impl<O: Operands> Explainer<'_, O> {
                 format!("Key {key} comes after the token at position {position}, which must not see it.")
             }
             (false, Some(window)) => format!(
-                "Key {key} has left the window of the token at position {position}: it sees {window} keys, its own among them."
+                "Key {key} has left the window of the token at position {position}: the token sees {window} keys, its own included."
             ),
             (false, None) => format!("Key {key} is hidden from the token at position {position}."),
         });

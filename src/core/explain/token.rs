@@ -1,4 +1,4 @@
-//! One token of a pass: reads its rows of stages, and weights.
+//! Reads stages and weights for one token of a pass.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::terms::Operands;
 use crate::error::Result;
 use crate::trace::{PassDims, Site, Stage, Weight};
 
-/// Values of a weight read per call.
+/// The number of values of a weight that are read per call.
 pub(super) const AT_ONCE: usize = 1 << 20;
 
 /// A token of a pass.

@@ -1,5 +1,5 @@
-//! The units of a feed-forward network, one by one: the activation of each for a token, and its direct contribution to
-//! the logits. The factor of the final norm is frozen at its recorded value.
+//! The units of a feed-forward network, one by one: the activation of each unit for a token, and its direct
+//! contribution to the logits. The factor of the final norm is frozen at its recorded value.
 //!
 //! ```text
 //! ffn_down = Σ_f hidden[f] · w2[:, f] (+ bias)      unit f adds to logit v:  Σ_d hidden[f] · w2[d, f] · norm[d] · factor · output[v, d]
@@ -67,7 +67,7 @@ fn token<'a, O: Operands>(
 }
 
 impl<O: Operands> Token<'_, O> {
-    /// The contribution of each unit to the input of the head, D rows of units.
+    /// The contribution of each unit to the input of the output head: D rows, with one column per unit.
     fn written(&mut self, units: &[u32]) -> Result<Vec<[f64; TOGETHER]>> {
         let sizes = *self.rules.sizes();
         let layer = self.site.layer;
@@ -99,7 +99,8 @@ impl<O: Operands> Token<'_, O> {
         Ok(columns)
     }
 
-    /// Multiplies these contributions by the head, and keeps the largest and smallest logits.
+    /// Multiplies the contributions `written` by the output head, and keeps the largest and the smallest results of
+    /// each unit.
     fn read(&mut self, units: &[u32], written: &[[f64; TOGETHER]], top: usize) -> Result<Vec<Writing>> {
         let (vocab, dim) = (self.rules.sizes().vocab, self.rules.sizes().dim);
         let mut ends = vec![(Ends::new(top), Ends::new(top)); units.len()];
@@ -131,7 +132,7 @@ impl<O: Operands> Token<'_, O> {
     }
 }
 
-/// The first `top` entries in some order, equal ones by id.
+/// The first `top` entries in the order that the caller gives. Equal entries are in the order of their ids.
 #[derive(Clone, Debug)]
 struct Ends {
     kept: Vec<Promoted>,

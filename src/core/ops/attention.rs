@@ -31,8 +31,8 @@ pub fn scale(row: &mut [f32], head_dim: usize) {
     }
 }
 
-/// The keys that the token at `position` sees: none after it. With a window W, only the last W keys, none up to
-/// position − W (Mistral 7B, Jiang et al., 2023, section 2).
+/// The keys that the token at `position` sees: its own and all before it. With a window W, only the last W of these
+/// (Mistral 7B, Jiang et al., 2023, section 2).
 pub fn visible(position: usize, window: Option<usize>) -> Range<usize> {
     let end = position + 1;
     window.map_or(0, |window| end.saturating_sub(window))..end

@@ -2,7 +2,7 @@
 //! them with quantised activations without unpacking them in memory.
 //!
 //! Every format follows one rule: value = scale · (q − offset) + minimum. q is an integer from 0 to 255. A *run* of 16
-//! or 32 neighbouring values shares its scale, and its minimum if the format has one. A half is a little-endian IEEE
+//! or 32 neighbouring values shares a scale, and a minimum if the format has one. A half is a little-endian IEEE
 //! float16.
 //!
 //! All arithmetic is float32, in the order of the formula: the values equal those of gguf-py's `dequantize` to the bit.
@@ -94,11 +94,12 @@ fn half(bytes: &[u8]) -> f32 {
 #[inline(always)]
 fn from_half(bits: u16) -> f32 {
     let word = u32::from(bits) << 16;
-    // The sign is shifted out. Exponent and fraction are moved to their places in float32; the exponent is then 2¹¹²
-    // too large.
+    // The sign is shifted out. Exponent and fraction are moved to their places in float32. 224 is added to the
+    // exponent, which gives ∞ and NaN the largest exponent. The value is then 2¹¹² times too large; the factor 2⁻¹¹²
+    // corrects this.
     let twice = word << 1;
     let normal = f32::from_bits((twice >> 4) + (0xe0 << 23)) * f32::from_bits(15 << 23);
-    // Subnormal: the fraction is that of a number from 1/2 on.
+    // Subnormal: the fraction f becomes 1/2 + f · 2⁻²⁴, and 1/2 is subtracted.
     let small = f32::from_bits(twice >> 17 | 126 << 23) - 0.5;
     let size = if twice < 1 << 27 { small } else { normal };
     f32::from_bits(size.to_bits() | word & 0x8000_0000)
@@ -125,10 +126,10 @@ pub fn dequantize<F: Format>(bytes: &[u8], out: &mut [f32]) {
 
 /// The product of a row of blocks with a row of activations, quantised by [`super::quantize`] in groups of [`GROUP`].
 ///
-/// The integers of each run are summed exactly. Within a group, each run's sum is multiplied by its scale, and the sum
-/// of the run's activations by its minimum. These terms are added first to last by fused multiply-adds. The group's
-/// result times the activations' scale is added as [`super::matmul::dot`] adds its terms: group g to partial sum g mod
-/// 16, by a fused multiply-add.
+/// The integer products of each run are summed exactly. Within a group, this sum is multiplied by the run's scale, and
+/// the sum of the run's activations by the run's minimum. These terms are added by fused multiply-adds: all terms with
+/// scales, then all with minima, each in the order of the runs. The group's result times the activations' scale is
+/// added as [`super::matmul::dot`] adds its terms: group g to partial sum g mod 16, by a fused multiply-add.
 #[inline(always)]
 pub fn dot<F: Format>(x: &[i8], x_scales: &[f32], row: &[u8]) -> f32 {
     let (mut quants, mut scales, mut minima) = ([0; MAX_VALUES], [0.0; MAX_RUNS], [0.0; MAX_RUNS]);

@@ -3,11 +3,11 @@
 
 use std::f32::consts::LOG2_E;
 
-/// Below it the result is 0. The bound also keeps n small.
+/// Below this number, the result is 0. The bound also keeps n small.
 pub const SMALLEST: f32 = -104.0;
-/// Above it the result is +∞.
+/// Above this number, the result is +∞.
 pub const LARGEST: f32 = 89.0;
-/// Adding and then subtracting it rounds a number to an integer, ties to even: 1.5 · 2²³.
+/// 1.5 · 2²³. Adding and then subtracting this constant rounds a number to an integer, ties to even.
 pub const ROUND: f32 = 12_582_912.0;
 /// The upper bits of ln 2, few enough that n · `LN2_HIGH` is exact.
 pub const LN2_HIGH: f32 = 0.693_145_75;

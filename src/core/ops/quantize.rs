@@ -7,7 +7,7 @@ use super::matmul::{LANES, reduce};
 const MAX: f32 = 127.0;
 
 /// Quantises one row into groups of `group` values; the last may be short. `scales` has one scale per group. Halves are
-/// rounded away from zero. A group of zeros has scale 0. A group that contains NaN has the scale NaN; the NaN is not
+/// rounded away from zero. A group of zeros has scale 0. A group that contains NaN has the scale NaN, so the NaN is not
 /// lost.
 #[inline(always)]
 pub fn quantize(x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
@@ -78,9 +78,9 @@ impl Quantized<'_> {
 }
 
 /// The product of a quantised row of activations with a row of weights. The groups of `group` activations begin at the
-/// row's start. Within a run of inputs, both scales are constant: its integers are summed exactly, then multiplied by
-/// both scales. The runs are added as [`super::matmul::dot`] adds its terms: run r goes to partial sum r mod 16 by a
-/// fused multiply-add.
+/// row's start. A run is a range of inputs in which both scales are constant. The integer products of a run are summed
+/// exactly, then multiplied by both scales. The runs are added as [`super::matmul::dot`] adds its terms: run r goes to
+/// partial sum r mod 16 by a fused multiply-add.
 #[inline(always)]
 pub fn dot(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> f32 {
     let (mut sums, mut i, mut run) = ([0.0_f32; LANES], 0, 0);

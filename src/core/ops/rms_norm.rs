@@ -4,8 +4,8 @@ use super::matmul::dot;
 use super::round;
 use crate::config::Precision;
 
-/// Normalises one row. `x`, `weight` and `out` have equal length, usually D. `precision` rounds twice, as transformers'
-/// `LlamaRMSNorm` does: before and after the weight.
+/// Normalises one row. `x`, `weight` and `out` have equal length, usually D. In bf16, the values are rounded twice, as
+/// in transformers' `LlamaRMSNorm`: before and after they are multiplied by the weight.
 #[inline(always)]
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
     let mean_square = dot(x, x) / x.len() as f32;

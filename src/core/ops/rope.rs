@@ -43,7 +43,7 @@ pub fn angles(position: usize, frequencies: &[f32], cos: &mut [f32], sin: &mut [
 }
 
 /// Rotates one head: (a, b) → (a·cos − b·sin, a·sin + b·cos) for each pair. `x` and `out` have C values, `cos` and
-/// `sin` C/2. `precision` rounds the products, then their sum.
+/// `sin` C/2. In bf16, the products are rounded, and then their sum.
 #[inline(always)]
 pub fn rope(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]) {
     // One loop per way of rounding lets the compiler vectorise it.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Waits for `time`, or until the process is asked to stop.
 ///
 /// # Errors
-/// [`Error::Interrupted`] if it was.
+/// [`Error::Interrupted`] if the process was asked to stop.
 pub fn sleep(time: Duration) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -25,12 +25,12 @@ pub fn sleep(time: Duration) -> Result<()> {
 }
 
 impl Stop {
-    /// Runs `work`, which cannot check a request itself, on its own thread, and waits until it ends or is asked to stop.
-    /// After a request the thread continues, and its result is dropped. If the system gives no thread, the calling thread
-    /// does the work.
+    /// Runs `work`, which cannot check for a request itself, on a separate thread. Waits until `work` ends or a request
+    /// comes. After a request, the thread continues, and its result is dropped. If the system gives no thread, the
+    /// calling thread does the work.
     ///
     /// # Errors
-    /// Those of `work`, and [`Error::Interrupted`] if it was asked to stop.
+    /// Those of `work`, and [`Error::Interrupted`] if a request came.
     pub fn unless_asked<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,

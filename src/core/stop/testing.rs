@@ -8,7 +8,7 @@ use super::*;
 #[derive(Debug, Default)]
 pub struct Looks {
     count: AtomicUsize,
-    /// The check that sets the request; 0 for none.
+    /// The number of the check that sets the request; 0 for none.
     last: AtomicUsize,
 }
 
@@ -22,7 +22,7 @@ impl Looks {
 }
 
 impl Stop {
-    /// A request that is set at its check number `last`, from 1.
+    /// A request that sets itself at its check number `last`, counted from 1.
     pub fn at_look(last: usize) -> Self {
         let stop = Self::default();
         stop.looks.last.store(last, Ordering::Relaxed);
@@ -35,9 +35,9 @@ impl Stop {
     }
 }
 
-/// Runs `work` once to its end, and once more for some of its checks, with the request set there. Each of those runs
-/// must fail, after at most `after` further checks: one for each running thread and loop. Returns the number of checks
-/// of the complete run.
+/// Runs `work` once to its end. Then runs it again for some of its checks, with the request set at that check. Each of
+/// these runs must fail after at most `after` further checks: one for each running thread and loop. Returns the number
+/// of checks of the complete run.
 pub fn stops_at_every_look(what: &str, after: usize, mut work: impl FnMut(&Stop) -> Result<()>) -> usize {
     let whole = Stop::default();
     work(&whole).unwrap_or_else(|error| panic!("{what}: {error}"));

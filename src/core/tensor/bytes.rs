@@ -31,9 +31,9 @@ pub enum Bytes {
 pub struct Built {
     /// The number of bytes, known before they are built.
     length: usize,
-    /// As words, which aligns float32 values; the last may be padded.
+    /// The bytes as 64-bit words, so that float32 values are aligned. The last word may be padded.
     words: LazyLock<Box<[u64]>, Build>,
-    /// Their formula, if they are random.
+    /// The formula of random bytes; `None` for other bytes.
     noise: Option<Noise>,
 }
 
@@ -47,7 +47,7 @@ impl Bytes {
         Self::Held(Arc::new(owner), 0..length)
     }
 
-    /// Bytes that `fill` writes, all `length` of them, at the first read.
+    /// `length` bytes, all written by `fill` at the first read.
     pub fn build(length: usize, fill: impl FnOnce(&mut [u8]) + Send + 'static) -> Self {
         let build = move || {
             let mut words = vec![0_u64; length.div_ceil(8)];
@@ -86,7 +86,7 @@ impl Bytes {
         }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the number of bytes is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! Reproducible random numbers: every device with the same formula generates the same ones.
+//! Reproducible random numbers: the same formula gives the same numbers on every device.
 
 use crate::error::Result;
 use crate::stop::Stop;
@@ -36,10 +36,10 @@ impl Noise {
         x ^ x >> 31
     }
 
-    /// Writes the bytes over `out`.
+    /// Fills `out` with the bytes.
     ///
     /// # Errors
-    /// [`crate::error::Error::Interrupted`] if the process was asked to stop.
+    /// [`crate::error::Error::Interrupted`] if a stop was requested.
     pub(super) fn fill(self, out: &mut [u8], stop: &Stop) -> Result<()> {
         for (piece, out) in out.chunks_mut(PIECE).enumerate() {
             stop.check()?;
@@ -55,7 +55,7 @@ impl Noise {
     /// Masks the bytes in `out`, which begin with byte number `first`.
     fn mask(self, first: usize, out: &mut [u8]) {
         let (keep, set) = (self.keep.to_le_bytes(), self.set.to_le_bytes());
-        // The eight bytes of the previous block may extend into these.
+        // The masked bytes of the previous block may extend into `out`.
         for block in (first / self.block).saturating_sub(1)..(first + out.len()).div_ceil(self.block) {
             let place = block * self.block + self.at;
             for (byte, (keep, set)) in (place..).zip(keep.iter().zip(set)) {

@@ -1,4 +1,4 @@
-//! The used part of rayon's interface without threads: work is done in sequence.
+//! The part of rayon's interface that the program uses, without threads: work is done in sequence.
 
 /// Iterators with the names of rayon's parallel ones.
 pub mod prelude {
@@ -42,7 +42,7 @@ pub trait ParallelIterator: Iterator + Sized {
         self
     }
 
-    /// Maps each item with `map`, which gets one value of `init`.
+    /// Maps each item with `map`. One value of `init` serves all items.
     fn map_init<T, R>(
         self,
         init: impl Fn() -> T,
@@ -52,7 +52,7 @@ pub trait ParallelIterator: Iterator + Sized {
         self.map(move |item| map(&mut own, item))
     }
 
-    /// Passes each item to `work`, with one value of `init`, until one fails.
+    /// Passes each item to `work` until an item fails. One value of `init` serves all items.
     ///
     /// # Errors
     /// The first error of `work`.

@@ -9,8 +9,8 @@ pub mod prelude {
 
 pub use rayon::{current_num_threads as count, join};
 
-/// Starts `work` on its own thread without waiting for it: for work that is done later if it is not done ahead.
+/// Starts `work` on a new thread and does not wait for it. For work that can also be done later.
 pub fn ahead(work: impl FnOnce() + Send + 'static) {
-    // Without a thread the work is done later.
+    // If no thread can be started, the work is done later.
     let _ = thread::Builder::new().spawn(work);
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! RUN is letters, digits, `-` and `_`; `r0` is the run itself. `s` is the sequence of a batch, `p` the pass, `L` the
-//! layer. A step is a stage, a view or a weight ([`Weight`]). A letter names one of its axes ([`Axis::index`],
+//! layer. A step is a stage, a view or a weight ([`Weight`]). A letter names an axis of the step ([`Axis::index`],
 //! [`Weight::letters`]); `q`, for query, is an alias of `t`.
 //!
 //! An omitted part means "here" in the viewer, and the first (r0, s0, p0, L0) elsewhere. Printed addresses are complete
@@ -43,7 +43,7 @@ pub struct Address {
     pub layer: Option<usize>,
     /// The stage, view or weight.
     pub subject: Option<Subject>,
-    /// Letters of axes with an index on each.
+    /// Letters of axes, each with its index.
     pub index: Vec<(char, usize)>,
 }
 
@@ -89,7 +89,7 @@ impl Address {
     /// Parses an address. A layer may be a plain number. The letters may have any order.
     ///
     /// # Errors
-    /// A text that names the wrong part and the text found there.
+    /// A message that names the wrong part.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (path, index) = match text.split_once('[') {
             Some((path, rest)) => {
@@ -128,13 +128,15 @@ impl Address {
             self.sequence = Some(sequence);
         } else if let Some(pass) = number(&['p', 'P']) {
             if self.pass.is_some() || self.layer.is_some() {
-                return Err(format!("`{part}` must come first, and only once, as in p0/L1/softmax"));
+                return Err(format!(
+                    "`{part}` must come before the layer, and only once, as in p0/L1/softmax"
+                ));
             }
             self.pass = Some(pass);
         } else if let Some(layer) = number(&['l', 'L']).or_else(|| part.parse().ok()) {
             if self.layer.is_some() {
                 return Err(format!(
-                    "`{part}` is a second layer; one stands before the stage, as in L1/softmax"
+                    "`{part}` is a second layer: give only one, before the stage, as in L1/softmax"
                 ));
             }
             self.layer = Some(layer);
@@ -145,8 +147,8 @@ impl Address {
         Ok(())
     }
 
-    /// The number of its run, or `here` if it names none. `None` if the name is not `r` and a number; the caller may
-    /// have opened a run under it.
+    /// The number of its run, or `here` if it names no run. `None` if the name is not `r` followed by a number: then it
+    /// may be the name of a run that the caller has opened.
     pub fn run_number(&self, here: Run) -> Option<Run> {
         match &self.run {
             None => Some(here),
@@ -154,7 +156,7 @@ impl Address {
         }
     }
 
-    /// The axes of `subject` that the letters name, as positions, with the index on each.
+    /// The positions of the axes of `subject` that the letters name, each with its index.
     ///
     /// # Errors
     /// A text that names a letter that is unknown or given twice.
@@ -310,10 +312,10 @@ mod tests {
         assert_eq!(wrong("softmax[h2]"), "`h2` is not an index: write a letter, `=` and a number, as in t=5");
         assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is not a number from 0 on");
         assert_eq!(wrong("softmax[head=1]"), "`head=1`: an axis is named by one letter, as in t=5");
-        assert_eq!(wrong("L0/p1/xq"), "`p1` must come first, and only once, as in p0/L1/softmax");
+        assert_eq!(wrong("L0/p1/xq"), "`p1` must come before the layer, and only once, as in p0/L1/softmax");
         assert_eq!(
             wrong("L0/L1/xq"),
-            "`L1` is a second layer; one stands before the stage, as in L1/softmax"
+            "`L1` is a second layer: give only one, before the stage, as in L1/softmax"
         );
         assert_eq!(wrong("p0/s1/xq"), "`s1` must come first, and only once, as in s0/p0/L1/softmax");
         assert_eq!(

@@ -54,7 +54,7 @@ impl Axis {
         }
     }
 
-    /// The symbol of its length in shapes.
+    /// The symbol for the length of the axis in shapes.
     pub fn symbol(self) -> &'static str {
         match self {
             Self::Token => "T",
@@ -75,7 +75,7 @@ impl Axis {
         }
     }
 
-    /// The letter that indexes it in formulas and addresses.
+    /// The letter that indexes the axis in formulas and addresses.
     pub fn index(self) -> char {
         match self {
             Self::Token => 't',

@@ -47,15 +47,15 @@ impl Region {
             && self.0.iter().zip(&other.0).all(|(a, b)| a.start <= b.start && b.end <= a.end)
     }
 
-    /// Its intersection with a tensor of `shape`.
+    /// The part of the region that is inside a tensor of `shape`.
     #[must_use]
     pub fn within(&self, shape: &[usize]) -> Self {
         let clip = |(range, &length): (&Range<usize>, &usize)| range.start.min(length)..range.end.min(length);
         Self(self.0.iter().zip(shape).map(clip).collect())
     }
 
-    /// A larger region around it, with up to `most` values of a tensor of `shape`: whole rows first, then more rows.
-    /// Blocks overlap by half, so scrolling back and forth across an edge needs no new block.
+    /// A larger region around this one, with up to `most` values of a tensor of `shape`: whole rows first, then more
+    /// rows. Blocks overlap by half, so scrolling back and forth across an edge needs no new block.
     #[must_use]
     pub fn grown(&self, shape: &[usize], most: usize) -> Self {
         let mut grown = self.clone();
@@ -108,15 +108,15 @@ impl Block {
         self.frame.get(&self.inside(index)?)
     }
 
-    /// `index` of the stage, relative to the block.
+    /// Converts an index of the stage into one of the block. `None` if the block does not contain it.
     fn inside(&self, index: &[usize]) -> Option<Vec<usize>> {
         let at =
             |(&index, range): (&usize, &Range<usize>)| range.contains(&index).then(|| index - range.start);
         index.iter().zip(&self.region.0).map(at).collect()
     }
 
-    /// The range of the frame that holds the stage's values from `at` on (row-major), as far as they are contiguous in
-    /// both. `None` if the block does not contain value `at`.
+    /// The position in the frame of the stage's values from `at` on (row-major), as far as they are contiguous both in
+    /// the stage and in the block. `None` if the block does not contain value `at`.
     pub fn run(&self, at: usize) -> Option<Range<usize>> {
         let (&width, outer) = self.shape.split_last()?;
         let mut index = Region::outer(&self.shape, at / width.max(1));
@@ -147,7 +147,7 @@ impl Cutting {
         Self { site, region, shape: sizes.shape(site.stage.axes(), dims), data: None }
     }
 
-    /// Its indices on the first axis.
+    /// The region's range on the first axis.
     pub fn rows(&self) -> Range<usize> {
         self.region.0.first().cloned().unwrap_or(0..1)
     }

@@ -42,8 +42,8 @@ impl ModelCard {
     pub fn check(&self) -> Result<()> {
         self.config.check()?;
         match self.precision {
-            Precision::Q8 { group: 0 } => Err(Error::model("the groups of int8 values cannot be right")
-                .expected("at least 1 value that shares a scale")
+            Precision::Q8 { group: 0 } => Err(Error::model("the group size of int8 values cannot be right")
+                .expected("at least 1 value per scale")
                 .found("0")),
             _ => Ok(()),
         }
@@ -61,7 +61,7 @@ impl ModelCard {
         });
         let scaled = match &self.config.rope_scaling {
             RopeScaling::None => String::new(),
-            scaling => format!(", the speed scaled: {scaling}"),
+            scaling => format!(", frequencies scaled: {scaling}"),
         };
         let numbers = [
             ("{window}", window),

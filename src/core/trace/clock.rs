@@ -12,12 +12,12 @@ use crate::time::Instant;
 
 /// Times a pass that `inner` records.
 ///
-/// The pass asks for each stage right after its operation. The time between the previous answer and the question is
-/// therefore the operation's. A stage without its own operation counts towards the next one that is asked for. Copying
-/// by `inner` is subtracted.
+/// The pass asks for each stage ([`Probe::wants`]) right after its operation. The time from the previous answer to this
+/// question is therefore the time of the operation. The time of a stage without its own operation counts towards the
+/// next stage that is asked for. The time in which `inner` copies values is subtracted.
 ///
-/// A moment is a value of the backend (`M`, from `now`), because a device may lag behind the questions. The distance
-/// between moments is asked after the pass.
+/// A moment is a value of the backend (`M`, from `now`), because a device may lag behind the questions. The time
+/// between moments is computed after the pass.
 pub struct Clock<P, M, N> {
     inner: P,
     now: N,

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::site::Site;
 
-/// The options of the sampler. Two are equal if their bits are.
+/// The options of the sampler. Two values are equal if all their bits are equal.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sampling {
     /// Divisor of the logits before softmax; 0 selects the most likely token.
     pub temperature: f32,
     /// Only the `top_k` most likely tokens may be drawn; 0 for no limit.
     pub top_k: usize,
-    /// From those, only the shortest list of the most likely tokens whose probabilities add up to this share; 1 for no
-    /// limit.
+    /// Of those tokens, only the shortest list of the most likely tokens whose probabilities add up to this share; 1
+    /// for no limit.
     pub top_p: f32,
     /// The seed of the random numbers. The same seed draws the same text.
     pub seed: u64,
@@ -83,8 +83,8 @@ impl Draw {
     /// The largest number of tokens in an answer.
     pub const MOST: usize = 1024;
 
-    /// The number of tokens with a probability above 0 in float32, if top-k would keep more than these; otherwise
-    /// `None`. If it is a number, top-k removes none of the other tokens.
+    /// The number of tokens with a probability above 0 in float32, if top-k would keep more tokens than that; then
+    /// top-k itself removes none. Otherwise `None`.
     pub fn above_0(&self) -> Option<usize> {
         let most = if self.setting.top_k == 0 { self.vocab } else { self.setting.top_k.min(self.vocab) };
         (self.setting.temperature > 0.0 && self.after_k.count < most).then_some(self.after_k.count)

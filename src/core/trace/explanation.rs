@@ -23,18 +23,19 @@ pub struct Explanation {
     pub value: f64,
     /// Whether the value is from the trace. Otherwise the trace lacks it, and it was computed again.
     pub recorded: bool,
-    /// The float32 result of the operands, in the order of `ops`; `None` for an input, which is not computed.
+    /// The float32 result computed from the operands, in the order of [`crate::ops`]; `None` for an input, which is not
+    /// computed.
     pub result: Option<f64>,
     /// The formula with the model's numbers.
     pub formula: String,
-    /// Notes, one sentence each: why a key is hidden, which pass wrote a row.
+    /// Notes of one or two sentences: why a key is hidden, which pass wrote a row.
     pub notes: Vec<String>,
     /// Whether the terms are summed. Otherwise each holds the value after its operand was applied.
     pub is_sum: bool,
-    /// The terms, the largest first.
+    /// The terms: the largest first if they are summed, otherwise in the order of their use.
     pub terms: Vec<Term>,
-    /// The index of the first term that is not applied itself, and a description of the terms from there on: earlier
-    /// terms are a sum or a maximum over them. `None` if all terms are applied or summed.
+    /// The index of the first term that is not a step of the computation, and a description of the terms from there on.
+    /// An earlier term is their sum or maximum. `None` if every term is a step or is summed.
     pub others: Option<(usize, &'static str)>,
     /// The terms not shown one by one.
     pub rest: Rest,
@@ -60,7 +61,7 @@ pub enum Figure {
     Silu {
         /// The gate.
         x: f64,
-        /// SiLU of it.
+        /// SiLU of the gate.
         y: f64,
     },
 }

@@ -13,7 +13,7 @@ pub struct Fork {
     pub pass: usize,
     /// The branch's token after that pass.
     pub token: u32,
-    /// The branch's sampler settings; `None` for the run's own.
+    /// The branch's sampler settings; `None` for those of the run `of`.
     pub setting: Option<Sampling>,
 }
 

@@ -29,8 +29,8 @@ fn in_int8(stage: Stage, group: usize) -> String {
     });
     match (matrix, quantized) {
         (Some(weight), Some(input)) => format!(
-            "; in int8: {input} · the int8 values of {}, summed as whole numbers until a group of {group} \
-             ends on either side, then times both scales",
+            "; in int8: {input} · the int8 values of {}, summed as integers up to the end of a group of {group} \
+             in one of the two; each sum is multiplied by both scales",
             weight.name
         ),
         (Some(weight), None) => format!("; {} is int8 values times a scale for each {group}", weight.name),
@@ -43,7 +43,7 @@ fn in_bfloat16(stage: Stage) -> &'static str {
     match stage.info().rounded {
         Rounded::Never => "",
         Rounded::Result => "; the result rounded to bfloat16",
-        Rounded::TwiceInNorm => "; rounded to bfloat16 before the weight, and after it",
+        Rounded::TwiceInNorm => "; rounded to bfloat16 before and after the product with the weight",
         Rounded::ProductsAndSum => "; each product rounded to bfloat16, and their sum",
     }
 }
@@ -82,7 +82,7 @@ mod tests {
 
         let in_bf16 = |stage| formula(stage, Precision::Bf16);
         assert!(in_bf16(Stage::FfnDown).ends_with("the result rounded to bfloat16"));
-        assert!(in_bf16(Stage::AttnNorm).contains("before the weight, and after it"));
+        assert!(in_bf16(Stage::AttnNorm).contains("before and after the product with the weight"));
         assert!(in_bf16(Stage::XqRope).contains("each product rounded"));
         for stage in [Stage::Tokens, Stage::Keys, Stage::Mask, Stage::Probs, Stage::Sampled] {
             assert!(!in_bf16(stage).contains("rounded"), "{stage}");

@@ -50,8 +50,8 @@ impl Number {
     }
 }
 
-/// A summary of a frame's values. Minimum, maximum, mean and deviation are over the finite values; the counts are those
-/// of the other values.
+/// A summary of a frame's values. The minimum, maximum, mean and standard deviation are those of the finite values. All
+/// other values are counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stats {
     /// Smallest finite value; NaN if there is none.
@@ -175,12 +175,12 @@ impl Summing {
         });
     }
 
-    /// Adds values of a stage. If all are finite they are summed in parallel lanes, which are combined in a fixed
+    /// Adds values of a stage. If all are finite, they are summed in parallel lanes, which are combined in a fixed
     /// order.
     pub fn add_values(&mut self, values: Values<'_>) {
         let Values::F32(floats) = values else { return self.add(values.numbers()) };
         let wide::Sums { min, max, sum } = wide::sums(floats);
-        // The sum is finite exactly if all float32 values are.
+        // The sum is finite if and only if all float32 values are.
         if !sum.is_finite() || floats.is_empty() {
             return self.add(values.numbers());
         }
@@ -191,7 +191,7 @@ impl Summing {
         self.merge(&Self { stats: Stats { min, max, mean, ..Self::default().stats }, count, squares });
     }
 
-    /// Adds the statistics of another. Means and deviations are combined by the method of Chan, Golub and LeVeque.
+    /// Adds the statistics `more`. Means and deviations are combined by the method of Chan, Golub and LeVeque.
     pub fn merge(&mut self, more: &Self) {
         let stats = &mut self.stats;
         stats.neg_inf += more.stats.neg_inf;
@@ -267,7 +267,7 @@ impl Frame {
 
     /// The values in the shape of `view`; `self` must be the frame of the view's source.
     pub fn view(&self, view: View, sizes: &Sizes) -> Self {
-        /// Permutes the axes of `array`, or reshapes it. It fits unless the frame is of another stage.
+        /// Permutes the axes of `array`, or reshapes it. The shape fits unless the frame is of another stage.
         fn seen<T: Copy>(array: &ArrayD<T>, order: Option<[usize; 3]>, shape: &[usize]) -> ArrayD<T> {
             match order {
                 Some(order) => array.view().permuted_axes(&order[..]).as_standard_layout().into_owned(),

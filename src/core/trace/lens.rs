@@ -1,14 +1,15 @@
-//! The model's prediction after each layer, and the contribution of each part to it. A source answers queries with
-//! these types. The logit lens applies the head to an unfinished residual (nostalgebraist, "interpreting GPT: the logit
-//! lens", 2020). Direct logit attribution splits a difference of logits into the writes of each head and each FFN to
-//! the residual stream (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021).
+//! The model's prediction after each layer, and the contribution of each part of the model to the prediction. A source
+//! answers queries with these types. The logit lens applies the output head to the residual stream after an earlier
+//! layer (nostalgebraist, "interpreting GPT: the logit lens", 2020). Direct logit attribution splits a difference of
+//! logits into the contributions that each head and each FFN added to the residual stream (Elhage et al., "A
+//! Mathematical Framework for Transformer Circuits", 2021).
 
 use std::fmt;
 use std::ops::Range;
 
 use super::site::Site;
 
-/// Asks for the logits of a layer's residual, through the final norm and the head.
+/// Asks for the logits that the final norm and the output head compute from a layer's residual.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LensAt {
     /// The residual: `ffn_residual` of the layer.

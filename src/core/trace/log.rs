@@ -28,7 +28,7 @@ pub struct Operand {
 pub enum Took {
     /// It is an input of the pass.
     Given,
-    /// It ran as its own operation, or is the last result of an operation with several.
+    /// It ran as its own operation, or is the last result of an operation with several results.
     Time(Duration),
     /// It ran as its own operation, in an earlier run.
     Recorded,
@@ -62,7 +62,7 @@ impl Line {
     }
 }
 
-/// The steps of pass `dims` in order, with the times from a [`super::Clock`]; `None` for a recorded run.
+/// The steps of pass `dims` in order. `times` are those of a [`super::Clock`], or `None` for a recorded run.
 pub fn lines(card: &ModelCard, dims: PassDims, times: Option<&HashMap<Site, Duration>>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut section = |section, layer| {
@@ -104,7 +104,7 @@ fn operand(card: &ModelCard, dims: PassDims, name: &'static str, axes: &[Axis]) 
     Operand { name, axes: axes.to_vec(), shape: card.sizes().shape(axes, dims), group: None }
 }
 
-/// A weight. Matrices are int8 if products are.
+/// An operand for a weight. Matrices are int8 if products run in int8.
 fn weight(card: &ModelCard, dims: PassDims, weight: &WeightUse) -> Operand {
     let group = card.sizes().group.filter(|_| weight.axes.len() == 2);
     Operand { group, ..operand(card, dims, weight.name, weight.axes) }

@@ -26,15 +26,15 @@ const VERSION: u64 = 1;
 /// The end of a message about a file of a newer version.
 pub const NEWER: &str = "which is newer than this program's";
 
-/// The manifest. Fields that follow from the others or from the table of stages are written for people and scripts, and
-/// recomputed when a manifest is read.
+/// The manifest. Some fields follow from the others or from the table of stages. They are written for people and
+/// scripts, and recomputed when a manifest is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     #[serde(skip_deserializing)]
     format: &'static str,
     #[serde(skip_deserializing)]
     version: u64,
-    /// The card in words and numbers.
+    /// The fields of the card, for people and scripts.
     #[serde(skip_deserializing)]
     model: Map<String, Value>,
     #[serde(skip_deserializing)]
@@ -43,9 +43,9 @@ pub struct Manifest {
     precision: &'static str,
     #[serde(skip_deserializing)]
     pairing: &'static str,
-    /// The prompt, if there was one and it was a text.
+    /// The text of the prompt. `None` if there was no prompt, or only its ids.
     pub prompt: Option<String>,
-    /// The prompts of several sequences: the text of each, if it was a text.
+    /// The texts of the prompts of several sequences. `None` for a prompt that was given as ids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<Option<String>>,
     /// The number type of the KV cache, if it is known. Values computed from the cache are rounded to it.
@@ -126,14 +126,14 @@ pub struct Held {
     /// The stage's name.
     pub stage: String,
     /// The origin of the values in the export of a recorded run: `derived` from recorded values, or `computed again` by
-    /// the model over the same tokens. `None` for recorded values and for the run's own.
+    /// the model over the same tokens. `None` for recorded values, and for those that the exported run computed itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<String>,
     /// The names of its axes, outermost first.
     pub axes: Vec<String>,
     /// The length of each.
     pub shape: Vec<usize>,
-    /// The smallest finite value; `None` if there is none, as for the next three.
+    /// The smallest finite value. This field and the next three are `None` if there are no finite values.
     pub min: Option<f64>,
     /// The largest finite value.
     pub max: Option<f64>,
@@ -247,7 +247,7 @@ impl Manifest {
         self.passes.push(ManifestPass { sequence, pass, start, tokens, sampled });
     }
 
-    /// Adds a file. `made` is the origin of values that are not the run's own.
+    /// Adds a file. `made` is the origin of values that the run did not compute itself.
     pub fn file(&mut self, site: Site, shape: &[usize], stats: Stats, made: Option<&str>) {
         // JSON has only finite numbers.
         let finite = |value: f64| value.is_finite().then_some(value);

@@ -1,7 +1,7 @@
 //! A recorded forward pass: the table of stages, the probe that observes them, the frames that hold their values, and
 //! the outputs (`.npy` files, a log, a viewer's [`source::Source`]).
 //!
-//! Nothing here runs a model; it imports [`crate::config`] and [`crate::error`] only.
+//! Nothing here runs a model.
 
 pub mod address;
 pub mod axis;

@@ -1,5 +1,5 @@
 //! A stage as a `.npy` file: little-endian float32, int64 or int8, C order. Values may arrive in any order and are not
-//! kept in memory: each is written to its place in the file.
+//! kept in memory: each value is written to its place in the file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -28,7 +28,7 @@ pub struct Pattern {
     pub places: (usize, usize),
 }
 
-/// A probe that measures the heads of a layer's softmax without keeping it.
+/// A probe that measures the heads of a layer from its softmax, without keeping the softmax.
 #[derive(Debug)]
 pub struct Measuring {
     site: Site,

@@ -55,7 +55,8 @@ impl<'a> Values<'a> {
 
 /// An observer of a forward pass.
 pub trait Probe {
-    /// False for an observer that wants nothing. It is then asked only once per position in the pass.
+    /// False for an observer that wants nothing. At each point of the pass where values can be observed, only this
+    /// method is then called.
     fn enabled(&self) -> bool;
 
     /// Returns whether to record the values of `site`. For a stage with its own operation, the call comes right after

@@ -24,7 +24,7 @@ pub enum Query {
     Block(Site, Region),
     /// The spread of the values of a part of a stage.
     Spread(Part),
-    /// The ids of a vocabulary, ordered by the values of a part, whose only axis is the vocabulary.
+    /// The ids of the vocabulary, ordered by the values of a part. The part has no other axis than the vocabulary.
     Order(Part),
     /// The attention patterns of the heads of a layer; the site is its softmax.
     Patterns(Site),
@@ -34,7 +34,7 @@ pub enum Query {
     Explanation(ExplanationAt),
     /// The prediction after a layer.
     Lens(LensAt),
-    /// The contribution of each part of the model to a logit.
+    /// The contribution of each part of the model to the difference of two logits.
     Attribution(AttributionAt),
     /// The draw after a pass.
     Draw(DrawAt),
@@ -44,7 +44,7 @@ pub enum Query {
     Units(UnitsAt),
     /// The contribution of some units to the logits.
     Writes(WritesAt),
-    /// The probabilities of tokens before they were read.
+    /// The probability of each token before the model read it.
     TokenLogprobs(TokenLogprobsAt),
     /// The pieces of the tokens of a pass; the site is that of `tokens`.
     TokenPieces(Site),
@@ -96,7 +96,7 @@ impl Query {
 pub struct WeightRows {
     /// The run whose model has the weight.
     pub run: Run,
-    /// Number of the layer, if each has its own.
+    /// Number of the layer, if each layer has its own weight.
     pub layer: Option<usize>,
     /// The weight.
     pub weight: Weight,
@@ -144,7 +144,7 @@ pub trait Question: Clone + Into<Query> {
     /// The form that [`Answer`] holds.
     type Answer: Borrow<Self::Told>;
 
-    /// The answer to such a query; `None` if it answers another.
+    /// The answer to a query of this type; `None` if `answer` is of another kind.
     fn answer(answer: Answer) -> Option<Self::Answer>;
 
     /// A reference to the answer.
@@ -249,7 +249,7 @@ impl fmt::Display for Query {
             Self::Draw(at) => write!(f, "drawing {}", at.site),
             Self::Stream(at) => write!(f, "measuring {}", at.site),
             Self::Units(at) => write!(f, "sorting {}", at.site),
-            Self::Writes(at) => write!(f, "reading what the units of {} write", at.site),
+            Self::Writes(at) => write!(f, "reading the contributions of {}", at.site),
             Self::TokenLogprobs(at) => write!(f, "reading the tokens' probabilities of {}", at.site),
             Self::TokenPieces(site) => write!(f, "splitting the text of {site}"),
         }

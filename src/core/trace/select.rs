@@ -47,7 +47,8 @@ impl Select {
         Self { layers: Some(layers), ..self }
     }
 
-    /// Parses the texts of the command line, `None` for all: `passes` and `layers` by number, `stages` by name.
+    /// Parses options of the command line: `passes` and `layers` are lists of numbers, `stages` is a list of names.
+    /// `None` selects all.
     ///
     /// # Errors
     /// [`Error::Usage`] for a number or a name that does not exist, with the valid ones.
@@ -117,7 +118,7 @@ pub fn absent(step: Step, card: &ModelCard, dims: PassDims) -> Error {
     }
 }
 
-/// The advice for a pass number beyond the run's last.
+/// The advice for a pass number beyond the last pass of the run.
 pub fn ask_for_pass(pass: usize) -> String {
     format!("add -n {}, which runs that pass unless the text ends before it", pass.saturating_add(1))
 }
@@ -213,7 +214,7 @@ const ALIKE: f64 = 0.6;
 /// The `names` that `name` may be a misspelling of: at most three, the most similar first.
 pub fn near<'a>(name: &str, names: &[&'a str]) -> Vec<&'a str> {
     let likeness = |other: &str| {
-        // A prefix of a name counts as much as a name with one error.
+        // A prefix of at least 3 letters counts as just similar enough.
         let begins = if name.len() >= 3 && other.starts_with(name) { ALIKE } else { 0.0 };
         strsim::normalized_damerau_levenshtein(name, other).max(begins)
     };

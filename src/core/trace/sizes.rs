@@ -47,7 +47,7 @@ impl PassDims {
         self.start + self.tokens
     }
 
-    /// The kind of the pass: one at the start of a text, or of several tokens, is a prefill.
+    /// The kind of the pass: "prefill" if it is at the start of a text or has several tokens, else "decode".
     pub fn kind(self) -> &'static str {
         if self.start == 0 || self.tokens > 1 { "prefill" } else { "decode" }
     }

@@ -27,13 +27,13 @@ pub struct Outline {
     pub run: Run,
     /// Its start, if it is a branch of another run.
     pub fork: Option<Fork>,
-    /// Its sampler settings, if they differ from the run's: a branch may have its own.
+    /// The sampler settings of a branch, if they differ from those of its run.
     pub setting: Option<Sampling>,
     /// Number of the sequence in its batch.
     pub sequence: usize,
     /// The number of sequences in the batch.
     pub sequences: usize,
-    /// Whether it was recorded, with all its passes.
+    /// Whether the run was recorded. Then it has all its passes.
     pub recorded: bool,
     /// The reason why a live run has no further pass.
     pub ended: Option<End>,
@@ -59,7 +59,7 @@ pub enum End {
 pub struct Cached {
     /// The number type of its entries.
     pub dtype: CacheDtype,
-    /// Its capacity in tokens; `None` for a finished run, which needs no more.
+    /// Its capacity in tokens; `None` for a finished run, which needs no more room.
     pub capacity: Option<usize>,
 }
 
@@ -115,11 +115,11 @@ pub trait Source {
     /// An error with the reason if no further pass is possible: the context is full, or the text has ended.
     fn advance(&mut self) -> Result<()>;
 
-    /// Starts a branch of this run with the number `run`. It shares the passes up to that of `fork`; its next pass
-    /// reads another token. It is computed on demand.
+    /// Starts a branch of this run with the number `run`. The branch shares the passes up to the pass of `fork`. Its
+    /// next pass reads another token. Its values are computed on demand.
     ///
     /// # Errors
-    /// An error if this run has no such pass, or none can be run because it was recorded.
+    /// An error if this run has no such pass, or cannot run a pass because it was recorded.
     fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>>;
 
     /// Receives finished computations; true if the screen may have changed.

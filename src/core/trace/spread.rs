@@ -1,5 +1,5 @@
-//! Summaries of all values of a stage, which are needed to draw a few of them: statistics, the range of a colour scale,
-//! and for a vocabulary the order by value.
+//! Summaries of all values of a stage: statistics, the range of a colour scale and, for a vocabulary, the order by
+//! value. A viewer needs them to draw even a few of the values.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,14 +26,15 @@ pub struct Part {
 pub struct Spread {
     /// Minimum, maximum, mean, standard deviation, and the counts of non-finite values.
     pub stats: Stats,
-    /// The usual magnitude. It is a bound for 99 of 100 nonzero values (at least one may exceed it) if the largest
-    /// magnitude is more than twice this bound. Otherwise it is the largest magnitude.
+    /// The usual magnitude: a bound that at most 1 of 100 nonzero values exceeds (of fewer than 100 values, at most
+    /// one). If the largest magnitude is at most twice this bound, or fewer than 16 values are nonzero, it is the
+    /// largest magnitude.
     pub usual: f64,
-    /// The number of values beyond it.
+    /// The number of values beyond `usual`.
     pub beyond_usual: usize,
     /// Three standard deviations; up to 1/128 larger if the values were not all in memory.
     pub deviations: f64,
-    /// The number of values farther from 0 than that.
+    /// The number of values farther from 0 than `deviations`.
     pub beyond_deviations: usize,
 }
 
@@ -100,8 +101,8 @@ fn of_array<T: Copy>(
     }
 }
 
-/// A histogram over the leading bits of a magnitude, its exponent and seven binary digits. Their order is that of the
-/// magnitudes, and no copy of the values is needed.
+/// The number of low bits of a float32 that the histogram ignores. A bin is made of the other bits of a magnitude: its
+/// exponent and seven binary digits. The bins have the order of the magnitudes, and no copy of the values is needed.
 const SHIFT: u32 = 16;
 const BINS: usize = 1 << (31 - SHIFT);
 
@@ -109,7 +110,7 @@ const BINS: usize = 1 << (31 - SHIFT);
 #[derive(Clone, Debug)]
 pub struct Spreading {
     sum: Summing,
-    /// The number of values in each bin; zeros are in none.
+    /// The number of values in each bin; zeros are in no bin.
     counts: Vec<usize>,
 }
 

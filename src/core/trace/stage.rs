@@ -127,7 +127,7 @@ pub enum Rounded {
     Never,
     /// The result is rounded.
     Result,
-    /// The value before the weight of the norm is rounded, and so is the result.
+    /// The normalised value is rounded before it is multiplied by the weight, and so is the product.
     TwiceInNorm,
     /// Every product is rounded, and so is the sum of two products.
     ProductsAndSum,
@@ -220,8 +220,8 @@ pub struct StageInfo {
     pub rounded: Rounded,
     /// How it is computed and timed.
     pub runs: Runs,
-    /// The stages from which its operation derives it without any weight: its own inputs, or the inputs of its inputs.
-    /// `None` if it uses weights, is an input, or is drawn.
+    /// The stages from which its operation derives it without any weight of the model: its own inputs, or the inputs of
+    /// its inputs. `None` if it uses weights, is an input, or is drawn.
     pub derived_from: Option<&'static [Input]>,
     /// The condition for its existence.
     pub exists: Exists,
@@ -247,7 +247,7 @@ impl Stage {
         self.info().axes
     }
 
-    /// Returns whether every layer has one.
+    /// Returns whether each layer has this stage.
     pub fn in_layer(self) -> bool {
         self.info().section == Section::Layer
     }
@@ -278,8 +278,8 @@ impl Stage {
 
     /// Returns whether it exists in pass `dims` of a model with `sizes`.
     ///
-    /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have one (Qwen's
-    /// `max_window_layers`), the others hide fewer keys; their `masked_scores` show it.
+    /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have a window
+    /// (Qwen's `max_window_layers`), the others hide fewer keys; their `masked_scores` show it.
     pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
         match self.info().exists {
             Exists::Always => true,
@@ -289,8 +289,8 @@ impl Stage {
         }
     }
 
-    /// The reason why it is absent in pass `dims` of the model `card`; `None` if it exists. `name` is the user's name
-    /// for it: its own, or that of a view of it.
+    /// The reason why it is absent in pass `dims` of the model `card`; `None` if it exists. `name` is what the user
+    /// called it: the name of the stage, or of a view of it.
     pub fn absence(self, name: &str, card: &ModelCard, dims: PassDims) -> Option<Absence> {
         if self.present(&card.sizes(), dims) {
             return None;

@@ -24,7 +24,7 @@ pub enum View {
     AttnMerged,
 }
 
-/// The mapping of a view's index to its source's.
+/// The mapping from an index of a view to the index in its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arranged {
     /// The same index: the source already has the view's shape.
@@ -108,7 +108,7 @@ static TABLE: [Row; 7] = [
         arranged: Arranged::Axes([1, 0, 2]),
         beside: (Stage::AttnHeads, true),
         formula: "values_t[h, k, c] = values[k, h, c]",
-        purpose: "Each head's values as a (K, C) matrix: the right side of the product with the weights.",
+        purpose: "Each head's values as a (K, C) matrix: the right side of the product with the attention weights.",
     },
     Row {
         name: "attn_merged",
@@ -230,7 +230,7 @@ impl Step {
         }
     }
 
-    /// The mapping of its index to its stage's.
+    /// The mapping from an index of the step to the index in its stage.
     pub fn arranged(self) -> Arranged {
         match self {
             Self::Stage(_) => Arranged::Same,
@@ -238,7 +238,7 @@ impl Step {
         }
     }
 
-    /// `index` of the view, as an index of its stage with shape `shape`.
+    /// Converts `index` of the step into the index in its stage, which has the shape `shape`.
     pub fn index_in_stage(self, index: &[usize], shape: &[usize]) -> Vec<usize> {
         match self.arranged() {
             Arranged::Same => index.to_vec(),

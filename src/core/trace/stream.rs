@@ -1,5 +1,5 @@
 //! The additions of the sublayers to the residual stream. A source answers queries with these types. Attention and the
-//! feed-forward network each read the stream x and add a to it.
+//! feed-forward network each read the stream x and add a vector a to it.
 
 use std::ops::Range;
 

@@ -1,11 +1,11 @@
-//! The pieces of a token, and the model's probability of it before it was read. A source answers queries with these
-//! types.
+//! The pieces of a token, and the probability that the model gave it before reading it. A source answers queries with
+//! these types.
 
 use std::ops::Range;
 
 use super::site::Site;
 
-/// Asks for the probabilities of tokens of a pass before they were read.
+/// Asks for the probabilities that the model gave the tokens of a pass before reading them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TokenLogprobsAt {
     /// `logits` of the pass that reads the tokens.
@@ -21,7 +21,7 @@ pub struct TokenLogprob {
     pub log_prob: f32,
     /// Its rank among all tokens; 1 is the most likely. Equal ones are ordered by id.
     pub rank: usize,
-    /// The most likely ids there, at most [`LIKELIEST`], each with its log_softmax(logits)\[id\].
+    /// The most likely ids at that position, at most [`LIKELIEST`], each with its log_softmax(logits)\[id\].
     pub likeliest: Vec<(u32, f32)>,
 }
 

@@ -55,7 +55,7 @@ impl Weight {
         self.by.in_layer()
     }
 
-    /// Returns whether the model `card` has it. A tied head is the embedding table and has its name.
+    /// Returns whether the model `card` has it. A tied head is the embedding table, under the table's name.
     pub fn present(self, card: &ModelCard) -> bool {
         let tied = card.config.tied && self.by == Stage::Logits;
         let there = self.by.info().exists != Exists::QkNorm || card.sizes().qk_norm;

@@ -4,7 +4,8 @@
 /// Number of parallel sums.
 const LANES: usize = 16;
 
-/// The result of one pass over values. If a value is not finite, `sum` is not finite, and the others are meaningless.
+/// The result of one pass over values. If a value is not finite, `sum` is not finite, and the other fields are
+/// meaningless.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
     /// The smallest value.
@@ -16,7 +17,7 @@ pub struct Sums {
 }
 
 /// The distance of values from expected ones. If a value of either is not finite, `error` or `norm` is not finite, and
-/// the others are meaningless.
+/// the other fields are meaningless.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distance {
     /// The sum of the squared differences.
@@ -73,8 +74,8 @@ widest!(
     distance, plain::distance, (expected: &[f32], found: &[f32]) -> Distance
 );
 widest!(
-    /// The index at which the first group of lanes with a difference of `most` begins. The value itself is at most
-    /// `LANES` further.
+    /// The index at which the first group of lanes with a difference of `most` begins. The value itself is less than
+    /// `LANES` values further on.
     near, plain::near, (expected: &[f32], found: &[f32], most: f64) -> usize
 );
 

@@ -1,12 +1,13 @@
 // Shared code of the float32 attention kernels, which read a cache of any number type. -DCACHE, -DPRECISION.
 //
 // Scaled dot-product attention (Vaswani et al., 2017): out = softmax(q · keysᵀ / √C + mask) · values. q and out are a
-// pass's buffers (rows, H, C); a kernel uses the rows of `span`. keys and values are the cache (K, G, C) of its
-// sequence, which already has the pass's own rows. Qk and scores are rounded according to PRECISION.
+// pass's buffers (rows, H, C); a kernel uses only the rows of `span`. keys and values are the cache (K, G, C) of the
+// span's sequence. It already has the rows of this pass. Qk and scores are rounded according to PRECISION.
 //
-// attention_plain.cu has the bits of ops/attention.rs. attention_decode.cu, attention_prefill.cu and attention_split.cu
-// use an online softmax (Milakov and Gimelshein, 2018): each keeps the largest score so far, and scales earlier sums
-// down when a larger score comes. In these three files the softmax weights stay float32, but ops rounds them too.
+// The results of attention_plain.cu have the bits of ops/attention.rs. attention_decode.cu, attention_prefill.cu and
+// attention_split.cu use an online softmax (Milakov and Gimelshein, 2018): each keeps the largest score so far, and
+// scales the earlier sums down when it finds a larger score. These three files leave the softmax weights in float32,
+// but ops rounds them to PRECISION.
 #pragma once
 #include "attention_sizes.cuh"
 #include "cache.cuh"

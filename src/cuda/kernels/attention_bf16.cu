@@ -1,13 +1,13 @@
 // Attention of many tokens in bfloat16, on tensor cores. PRECISION and CACHE are both BF16 here.
 //
-// Like attention_prefill.cu, with other tiles (FlashAttention-2, Dao, 2023). A block has 64 rows, which are the query
-// heads of one kv head, token by token. Each of its four warps has 16 of these rows, and loops over all keys in tiles
-// of 64. So a row's scores, its softmax and its output never leave the warp's registers. Qk and scores are rounded as
-// ops rounds them: multiplying by the rounded 1 / √C and rounding gives the same as dividing by √C and rounding, for
-// all bfloat16 values and every C that occurs (a test in attention.rs checks this). The weights are rounded before they
-// are divided by their sum; ops rounds them after the division. Tensor cores sum the weights. A key that a row does not
-// see has the weight 0. If such a key's value is infinite or NaN, the row becomes NaN, whenever another row of the
-// block sees this key.
+// The method is that of attention_prefill.cu, with the tiles of FlashAttention-2 (Dao, 2023). A block has 64 rows: for
+// each token, one row for each query head of one kv head. Each of its four warps has 16 of these rows, and loops over
+// all keys in tiles of 64. So a row's scores, its softmax and its output never leave the warp's registers. Qk and
+// scores are rounded as ops rounds them: multiplying by the rounded 1 / √C and then rounding gives the same as dividing
+// by √C and then rounding. This holds for all bfloat16 values and every C that occurs (a test in attention.rs checks
+// it). The weights are rounded before they are divided by their sum; ops rounds them after the division. Tensor cores
+// also add the weights up. A key that a row does not see has the weight 0 in that row. If the value of this key is
+// infinite or NaN, and another row of the block sees the key, the row becomes NaN.
 #include "attention_sizes.cuh"
 #include "tensor.cuh"
 
@@ -19,7 +19,8 @@ constexpr int KEYS = 64;  // of a tile
 template <int N>
 __device__ inline void prefill(const Attention& shape, const float* q, const Span* span_at, const uint16_t* keys,
                                const uint16_t* values, float* out, uint16_t* narrow) {
-    // Consecutive rows are shifted by 8 values in the banks, so that eight rows at the same channel use all banks.
+    // Each row begins 8 values further in the banks than the row before it. So the same channel of eight rows uses all
+    // banks.
     constexpr int STRIDE = N + 8, STEPS = N / 16;
     DYNAMIC_SHARED(uint16_t, queries);              // (ROWS, STRIDE)
     uint16_t* key_tile = queries + ROWS * STRIDE;   // (KEYS, STRIDE)
@@ -30,14 +31,16 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     // The blocks with the most keys start first, for all kv heads.
     const int first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
-    // Offset of a row's query and of its output. Rows beyond the last one repeat the last one.
+    // Returns the offset of a row's query, which is also that of its output. Rows beyond the last one are computed like
+    // the last one.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
     };
     auto position = [&](int row) { return span.start + min(first_row + row, end_row - 1) / group; };
 
-    // Channels are multiplied sixteen at a time. Missing channels are zeros, in the queries and in the keys.
+    // Channels are multiplied sixteen at a time. If C is not a multiple of 16, the missing channels of queries and keys
+    // are zeros.
     constexpr int EIGHTS = N / 8;
     for (int i = threadIdx.x; i < ROWS * EIGHTS; i += THREADS) {
         int row = i / EIGHTS, c = i % EIGHTS * 8;
@@ -59,8 +62,8 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     };
 
     const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(head_dim)));
-    // This lane has the rows lane / 4 and lane / 4 + 8, and of every eight columns the two from 2 · (lane mod 4) on.
-    // Its sums are the same in every column.
+    // This lane has the rows lane / 4 and lane / 4 + 8. Of every eight columns it has two, from column 2 · (lane mod 4)
+    // on. The sum of a row's weights is the same in each of its columns.
     float maxima[2], sums[4] = {}, mixed[2 * STEPS][4] = {};
     maxima[0] = maxima[1] = minus_infinity();
 
@@ -90,7 +93,7 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
         const bool more = first + KEYS < to;
         if (more) load_tile(keys, first + KEYS, key_tile);
 
-        // Whether some row of the warp does not see some key of the tile.
+        // Whether there is a key in the tile that some row of the warp does not see.
         const bool hides = first + KEYS - 1 > position(16 * warp) || shape.window > 0;
         uint32_t weights[KEYS / 8][2];  // two of each row for this lane, in bfloat16
 #pragma unroll
@@ -115,10 +118,10 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
             }
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) max = fmaxf(fmaxf(max, scores[j][2 * r]), scores[j][2 * r + 1]);
-            // The four lanes that share a row.
+            // The maximum over the four lanes that share a row.
             max = fmaxf(max, __shfl_xor_sync(FULL, max, 1));
             max = fmaxf(max, __shfl_xor_sync(FULL, max, 2));
-            // A row that has seen no key yet has no maximum to subtract.
+            // A row that has not seen a key yet has no maximum. Then 0 is subtracted.
             const float subtracted = max == minus_infinity() ? 0.0f : max;
             const float factor = exp_to_round(maxima[r] - subtracted);
 #pragma unroll
@@ -152,7 +155,7 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
                 multiply_tiles(mixed[2 * step], a, b), multiply_tiles(mixed[2 * step + 1], a, c);
             }
         }
-        // All threads have read the values.
+        // After this barrier, all threads have read the values.
         __syncthreads();
     }
 #pragma unroll
@@ -173,9 +176,9 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
 }
 
 // Attention of a span of any number of tokens. C is a multiple of 8 and at most N, the number in the name. q and out
-// are a pass's buffers (rows, H, C), keys and values the cache (K, G, C) in bfloat16. If `narrow` is not null, out is
-// also written there in bfloat16; then out may be null. Grid (G, ceil(T · H/G / 64)), block 128, dynamic shared memory
-// 2 · (64 + 128) · (N + 8) bytes.
+// are a pass's buffers (rows, H, C). keys and values are the cache (K, G, C) in bfloat16. If `narrow` is not null, out
+// is also written there in bfloat16; then out may be null. Grid (G, ceil(T · H/G / 64)), block 128, dynamic shared
+// memory 2 · (64 + 128) · (N + 8) bytes.
 KERNEL_WITH(128, 4) attention_prefill_bf16_64(Attention shape, const float* q, const Span* span, const uint16_t* keys,
                                               const uint16_t* values, float* out, uint16_t* narrow) {
     LET_NEXT_START();

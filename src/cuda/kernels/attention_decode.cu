@@ -19,14 +19,15 @@ struct Tokens {
 
 // Attention of one token for HEADS query heads of one kv head, over one part of its keys. C is at most N. The number of
 // keys and the number of splits determine which keys a split has, in tiles of 64, and so the order of all sums. For
-// each head, the block that finishes last joins the parts, from the first split to the last. If `early`, the results of
-// earlier passes are complete when the kernel begins, and so is the span (embedding.cu, rope_table of rope.cu). The
-// kernel waits for everything else.
+// each head, the block that finishes last joins the results of all splits, from the first split to the last. With
+// `early`, the results of earlier passes and the span are complete when the kernel begins (embedding.cu, rope_table of
+// rope.cu), so it reads them at once. The kernel waits for everything else.
 template <int HEADS, int N>
 __device__ inline void decode(const Tokens& tokens, const Attention& shape, int splits, int early, const float* q,
                               float* partial, unsigned* counters, float* out, uint16_t* narrow) {
-    // Each of several neighbouring lanes takes eight channels of a key or a value. So a block takes AT_ONCE keys of a
-    // tile, and a thread takes EACH. A thread has registers for KEPT outstanding loads.
+    // A key or a value is divided among ACROSS neighbouring lanes, with eight channels each. So a block computes
+    // AT_ONCE keys of a tile at a time, and a thread has EACH keys of a tile. A thread has registers for KEPT
+    // outstanding loads.
     constexpr int WARPS = THREADS / 32, ACROSS = N / 8, AT_ONCE = THREADS / ACROSS, EACH = TILE / AT_ONCE;
     constexpr int MOST_KEPT = sizeof(Cached) == 2 ? 8 : 4, KEPT = EACH < MOST_KEPT ? EACH : MOST_KEPT, TOGETHER = 4;
     SHARED(float, scores, HEADS * TILE);  // and later the weights
@@ -64,7 +65,8 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     const Cached* key_at = static_cast<const Cached*>(keys) + offset;
     const Cached* value_at = static_cast<const Cached*>(values) + offset;
     const float root = root_of(shape);
-    // Loads a thread's keys or values of a tile from number `first` on, KEPT of them; only those before `end`.
+    // Starts to load KEPT of the thread's keys or values of a tile, beginning with the thread's number `first`. Skips
+    // keys from `end` on.
     auto ask = [&](const Cached* at, int tile, int first, int end, Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -73,7 +75,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             if (key < end && has_channels) eights[k] = ask_cached8(at + key * stride);
         }
     };
-    // The newest key, which belongs to this pass, if it is among these.
+    // Starts to load the newest key, which belongs to this pass, if it is one of the thread's first keys.
     auto ask_newest = [&](const Cached* at, Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -98,7 +100,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     }
     if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
 
-    // The products of the thread's keys from number `first` on with all queries.
+    // Multiplies the loaded keys with all queries. The first of them is number `first` of the thread.
     auto multiply = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int some = 0; some < KEPT; some += TOGETHER) {
@@ -133,7 +135,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             }
         }
     };
-    // Adds the thread's values from number `first` on, times their weights.
+    // Adds the loaded values times their weights. The first of them is number `first` of the thread.
     auto mix = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -160,7 +162,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         // The next tile's keys are loaded while this tile's values are mixed.
         ask(key_at, tile + TILE, 0, to, some_keys);
         __syncthreads();
-        // Weights: each warp computes a head, each lane two keys.
+        // Computes the weights: each warp has a head, each lane two keys.
         for (int h = warp; h < HEADS; h += WARPS) {
             float first = score_of(scores[h * TILE + lane], root), second = score_of(scores[h * TILE + 32 + lane], root);
             float before = maxima[h], max = larger(before, max_of_warp(larger(first, second)));
@@ -184,7 +186,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         __syncthreads();
     }
 
-    // Sums of all groups of lanes: first within a warp, then over the warps in their order.
+    // Adds the sums of all groups of lanes: first within a warp, then over the warps in their order.
     float* part = partial + (static_cast<long long>(split) * shape.heads + first_head) * (head_dim + 2);
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -216,14 +218,14 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     __syncthreads();
     if (!last[0]) return;
     __threadfence();
-    // Two values that other blocks wrote. Bypasses a cache that may have older values.
+    // Returns two values that other blocks wrote. The load bypasses the first-level cache, which may have older values.
     auto written = [&](int split, int h, int i) {
         long long at = (static_cast<long long>(split) * shape.heads + first_head + h) * (head_dim + 2) + i;
         uint64_t both = *reinterpret_cast<volatile const uint64_t*>(partial + at);
         return float2{__uint_as_float(static_cast<uint32_t>(both)), __uint_as_float(static_cast<uint32_t>(both >> 32))};
     };
-    // The factor of each split's sums, and its part of the common divisor. Each warp computes a head, each lane two
-    // splits.
+    // Computes for each split the factor of its sums, and its part of the common divisor. Each warp has a head, each
+    // lane two splits.
     for (int h = warp; h < count; h += WARPS) {
         float2 largest_and_sum[MOST_SPLITS / 32];
         float max = minus_infinity();
@@ -242,7 +244,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         }
     }
     __syncthreads();
-    // Two channels of a head and this many splits at a time.
+    // A thread has two channels of a head, and loads this many splits at a time.
     constexpr int SPLITS = 16;
     for (int pair = threadIdx.x; pair < count * head_dim / 2; pair += THREADS) {
         const int h = pair / (head_dim / 2), c = pair % (head_dim / 2) * 2;
@@ -274,10 +276,10 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
 
 // Attention of spans of one token each. C is a multiple of 8. The numbers in the name are M, the number of query heads
 // per block, and N, the maximum C. A kv head's keys are read from memory once for these M heads. partial: (spans,
-// splits, H, C + 2) values; counters: one for each of grid.x and grid.z, 0 before and after. The number of splits, at
+// splits, H, C + 2) values. counters: (grid.z, grid.x), all 0 before and after the kernel. The number of splits, at
 // most 64, depends on the device and not on the batch, so a span has the same bits in every batch. In bfloat16
-// precision, if `narrow` is not null, out is written only there, in bfloat16. Grid (G · ceil(H / G / M), at least the
-// number of splits with keys, spans), block 128.
+// precision, if `narrow` is not null, out is written only there, in bfloat16. Grid (G · ceil(H / G / M), a number of
+// splits that includes all splits with keys, spans), block 128.
 #define DECODE(heads, channels)                                                                                     \
     KERNEL_WITH(128, heads <= 4 ? 3 : 2)                                                                            \
     attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, int early, const float* q,    \

@@ -3,7 +3,7 @@
 
 constexpr int THREADS = 128;
 
-// One (token, head) of the plain kernels: the inputs of its block of 128 threads.
+// The inputs of one token and head. A block of 128 threads computes them.
 struct Query {
     const float* query;  // (C), in shared memory
     const Cached* keys;  // the first key of its kv head
@@ -11,7 +11,7 @@ struct Query {
     int head_dim;
     float root;
 
-    // The dot product with key `key`, in the order of ops/matmul.rs, by one thread.
+    // Returns the dot product with key `key`, summed in the order of ops/matmul.rs. One thread computes it.
     __device__ inline float qk(int key) const {
         const Cached* at = keys + key * stride;
         float total = 0.0f;
@@ -50,13 +50,13 @@ __device__ inline Query query_of(const Attention& shape, const float* q, const S
     return {room, first, static_cast<long long>(shape.kv_heads) * head_dim, head_dim, root_of(shape)};
 }
 
-// The maximum that softmax subtracts and the sum that it divides by, over the keys from `start` up to `end`.
+// Over the keys from `start` up to `end`: the maximum that softmax subtracts, and the sum that it divides by.
 struct Shares {
     float max, sum;
 };
 
-// The result is in every thread of the block. The exponentials are added in the order of ops/softmax.rs: number i,
-// counted from `start`, goes to partial sum i mod 16.
+// Returns the maximum and the sum in every thread of the block. The exponentials are added in the order of
+// ops/softmax.rs: number i, counted from `start`, goes to partial sum i mod 16.
 __device__ inline Shares shares_of(const Query& query, int start, int end) {
     SHARED(float, maxima, THREADS / 32);
     SHARED(float, terms, THREADS);
@@ -90,7 +90,7 @@ __device__ inline float weight_of(const Query& query, const Shares& shares, int 
     return rounded<PRECISION>(__fdiv_rn(exp_of_ops(__fsub_rn(query.score(key), shares.max)), shares.sum));
 }
 
-// Attention of any sizes, with the bits of ops. Scores are computed three times instead of being stored. Grid (T, H),
+// Attention of any sizes, with the bits of ops. Scores are computed three times, to avoid storing them. Grid (T, H),
 // block 128, dynamic shared memory 8 · C bytes: the query and the output.
 KERNEL(128) attention_plain(Attention shape, const float* q, const Span* span_at, const void* keys, const void* values,
                             float* out) {
@@ -123,9 +123,10 @@ KERNEL(128) attention_plain(Attention shape, const float* q, const Span* span_at
     for (int c = threadIdx.x; c < head_dim; c += THREADS) out[c] = rounded<PRECISION>(mixed[c]);
 }
 
-// The stages of attention for the tokens of the span from `first` on, to be recorded: qk, scores, masked_scores and
-// softmax, (H, rows, K) each, or null. With the bits of ops. If neither qk nor scores is requested, only visible keys
-// are computed. Grid (rows, H), block 128, dynamic shared memory 4 · C bytes: the query.
+// Writes the stages of attention that are recorded, for the span's tokens from `first` on: qk, scores, masked_scores
+// and softmax, (H, rows, K) each. Each may be null. They have the bits of ops. If neither qk nor scores is requested,
+// only the scores of visible keys are computed. Grid (rows, H), block 128, dynamic shared memory 4 · C bytes: the
+// query.
 KERNEL(128) attention_parts(Attention shape, const float* q, const Span* span_at, const void* keys, int first, int rows,
                             float* qk, float* scores, float* masked_scores, float* softmax) {
     LET_NEXT_START();

@@ -2,9 +2,9 @@
 // support. -DCACHE, -DPRECISION.
 #include "attention_prefill.cuh"
 
-// Attention of a span of any number of tokens. C is a multiple of 8 and at most N, the number in the name. M = 64; with
-// N = 256, M = 32 rows per block. Grid (ceil(T · H/G / M), G), block 256, dynamic shared memory 4 · ((M + 32) · (N + 4)
-// + M · 36) bytes.
+// Attention of a span of any number of tokens. C is a multiple of 8 and at most N, the number in the name. A block has
+// M = 64 rows, and with N = 256, M = 32 rows. Grid (ceil(T · H/G / M), G), block 256, dynamic shared memory 4 · ((M +
+// 32) · (N + 4) + M · 36) bytes.
 KERNEL(256) attention_prefill_64(Attention shape, const float* q, const Span* span, const void* keys,
                                  const void* values, float* out) {
     LET_NEXT_START();

@@ -1,17 +1,17 @@
-// Attention of several tokens with float32 multiplications, in tiles. For attention_prefill.cu, and for
-// attention_split.cu if values are not finite. -DCACHE, -DPRECISION.
+// Attention of several tokens with float32 multiplications, in tiles. Used by attention_prefill.cu, and by
+// attention_split.cu if values are too large or not finite. -DCACHE, -DPRECISION.
 #pragma once
 #include "attention.cuh"
 
-// Attention of many tokens in float32. A block has M rows, which are the query heads of one kv head, token by token, so
-// a key is read once for all of them. The block loops over the keys in tiles of 32. Every thread has M/16 rows × 2
-// scores of a tile, and M/16 rows × N/16 channels of the output.
+// Attention of many tokens in float32. A block has M rows: for each token, one row for each query head of one kv head.
+// So a key is read once for all of these rows. The block loops over the keys in tiles of 32. Every thread has M/16 rows
+// × 2 scores of a tile, and M/16 rows × N/16 channels of the output.
 template <int N, int M>
 __device__ inline void prefill(const Attention& shape, int kv_head, int first_row, const float* q, const Span* span_at,
                                const void* keys, const void* values, float* out) {
     constexpr int KEYS = 32, ROWS = M / 16, CHANNELS = N / 16;
     constexpr int STRIDE = N + 4, STRIDE_OF_WEIGHTS = KEYS + 4;  // so that neighbouring rows use different banks
-    // Marks the weight of a key that the row does not see, because 0 times an infinite value would be NaN.
+    // Marks a key that the row does not see. The weight 0 would not do, because 0 times an infinite value is NaN.
     constexpr float HIDDEN = -1.0f;
     DYNAMIC_SHARED(float, room);
     float* queries = room;               // (M, STRIDE)
@@ -22,7 +22,8 @@ __device__ inline void prefill(const Attention& shape, int kv_head, int first_ro
     const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads;
     const int all_rows = span.tokens * group, end_row = min(first_row + M, all_rows);
     const int across = threadIdx.x % 16, down = threadIdx.x / 16 * ROWS, eights = head_dim / 8;
-    // Offset of a row's query and of its output. Rows beyond the last one repeat the last one.
+    // Returns the offset of a row's query, which is also that of its output. Rows beyond the last one are computed like
+    // the last one.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
@@ -38,7 +39,7 @@ __device__ inline void prefill(const Attention& shape, int kv_head, int first_ro
     }
     const long long stride = static_cast<long long>(shape.kv_heads) * head_dim;
     const int from = first_visible(shape, position(0)), to = position(M - 1) + 1;
-    // Loads a tile of keys or values. Missing rows are zeros.
+    // Loads a tile of keys or values. Rows that do not exist are zeros.
     auto load_tile = [&](const void* cache, int first) {
         const Cached* at = static_cast<const Cached*>(cache) + static_cast<long long>(kv_head) * head_dim;
         for (int i = threadIdx.x; i < KEYS * eights; i += blockDim.x) {
@@ -90,7 +91,7 @@ __device__ inline void prefill(const Attention& shape, int kv_head, int first_ro
             }
             for (int apart = 8; apart > 0; apart /= 2) max = larger(max, __shfl_xor_sync(FULL, max, apart));
             max = larger(maxima[r], max);
-            // A row that has seen no key yet has no maximum to subtract.
+            // A row that has not seen a key yet has no maximum. Then 0 is subtracted.
             float subtracted = max == minus_infinity() ? 0.0f : max, sum = 0.0f;
             float factor = exp_of_ops(maxima[r] - subtracted);
 #pragma unroll

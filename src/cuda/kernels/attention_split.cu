@@ -1,23 +1,25 @@
 // Attention of spans of many tokens with the accuracy of float32, on tensor cores. -DCACHE.
 //
-// Each float32 operand is split into two float16 values (Markidis et al., 2018): the nearest one, and the nearest one
-// to the remainder. Together they have 22 bits or more. A product becomes three products: near · near, near ·
-// remainder, and remainder · near. The fourth is below float32's last bit. Sums are float32. Tensor cores truncate
-// their sums, so the small products have separate sums, and a tile's sum is added to the output by an FMA.
+// Each float32 operand is split into two float16 values (Markidis et al., 2018): the value nearest to the operand, and
+// the value nearest to the remainder. Together they have 22 bits or more. A product becomes three products: near ·
+// near, near · remainder, and remainder · near. The product of the two remainders is below float32's last bit. Sums are
+// float32. Tensor cores truncate their sums, so the small products have separate sums, and a tile's sum is added to the
+// output by an FMA.
 //
 // Before the split, operands are multiplied by a power of two: one for each row of q, one for each tile of keys, and
-// one for each tile of values. It brings the largest value into the range 2^14 to 2^15, so that the bits that float16
-// loses are below 2^-38 of the largest value. Softmax weights are at most 1 and are multiplied by 2^14. All these
-// factors are divided out exactly. A cache of 16-bit values needs no remainders: a scaled value is a float16 value, or
-// its remainder is too small for one.
+// one for each tile of values. This factor brings the largest value into the range 2^14 to 2^15. So the bits that
+// float16 loses are below 2^-38 of the largest value. Softmax weights are at most 1 and are multiplied by 2^14. All
+// these factors are divided out exactly. A cache of 16-bit values needs no remainders: a scaled value is either exactly
+// a float16 value, or its remainder is too small for float16.
 //
-// The relative L2 distance from float64 is that of attention_prefill.cu. In the emulation, on normal values and up to
-// 370 keys, it is 1e-7 to 9e-7, against 1e-7 to 1.6e-6 there.
+// The relative L2 distance from float64 is about that of attention_prefill.cu. In the emulation, with normally
+// distributed values and up to 370 keys, it is 1e-7 to 9e-7; that of attention_prefill.cu is 1e-7 to 1.6e-6.
 //
-// If a block meets a value of 2^60 or more, infinity or NaN, it computes all its rows with attention_prefill.cuh.
+// If a block meets a value of 2^60 or more, infinity or NaN, it computes all of its rows with attention_prefill.cuh.
 //
-// The tiles are those of FlashAttention-2 (Dao, 2023). A block has 128 rows, which are the query heads of one kv head,
-// token by token. Each of its eight warps has 16 of them in registers, and loops over all keys in tiles of 32.
+// The tiles are those of FlashAttention-2 (Dao, 2023). A block has 128 rows: for each token, one row for each query
+// head of one kv head. Each of its eight warps has 16 of these rows in registers, and loops over all keys in tiles of
+// 32.
 #define PRECISION F32
 #include "attention_prefill.cuh"
 #include "tensor.cuh"
@@ -27,7 +29,7 @@ constexpr int ROWS = 128;  // of a block
 constexpr int KEYS = 32;   // of a tile
 constexpr uint32_t TOO_LARGE = 0x5d800000;  // 2^60
 
-// The bits of the larger absolute value.
+// Returns the larger of `largest` and the absolute value of x. Absolute values are compared by their bits.
 __device__ inline uint32_t larger_size(uint32_t largest, float x) { return max(largest, __float_as_uint(x) & 0x7fffffff); }
 
 // The power of two, at most 2^100, that brings absolute values up to `largest` below 2^15. `largest` is less than
@@ -35,17 +37,18 @@ __device__ inline uint32_t larger_size(uint32_t largest, float x) { return max(l
 __device__ inline float scale_of(uint32_t largest) {
     return __uint_as_float(min(268u - (largest >> 23), 227u) << 23);
 }
-// 1 / scale for such a power of two.
+// Returns 1 / scale for a power of two from scale_of.
 __device__ inline float inverse_of(float scale) { return __uint_as_float(0x7f000000 - __float_as_uint(scale)); }
 
-// Two values in float16, the first in the lower half, and their remainders.
+// Splits two values: `near` has the nearest float16 values, the first in the lower half, and `rest` has their
+// remainders.
 __device__ inline void split(float low, float high, uint32_t& near, uint32_t& rest) {
     near = pair_half(low, high);
     rest = pair_half(__fsub_rn(low, half_to_float(static_cast<uint16_t>(near))),
                      __fsub_rn(high, half_to_float(static_cast<uint16_t>(near >> 16))));
 }
 
-// 2^BY · e^x for x ≤ 0, with the bits of exp_of_ops. Below e^-80 the result is that of -80.
+// 2^BY · e^x for x ≤ 0, with the bits of exp_of_ops. Below -80 the result is that for -80.
 template <int BY>
 __device__ inline float exp_scaled(float x) {
     const float ROUND = 12582912.0f;
@@ -66,7 +69,8 @@ __device__ inline float exp_scaled(float x) {
 template <int N>
 __device__ inline void attend(const Attention& shape, const float* q, const Span* span_at, const Cached* keys,
                               const Cached* values, float* out) {
-    // Consecutive rows are shifted by 8 values in the banks, so that eight rows at the same channel use all banks.
+    // Each row begins 8 values further in the banks than the row before it. So the same channel of eight rows uses all
+    // banks.
     constexpr int STRIDE = N + 8, STEPS = N / 16, EIGHTS = N / 8, EACH = KEYS * EIGHTS / THREADS;
     constexpr bool RESTS = Same<CACHE, F32>::value;
     constexpr int PARTS = RESTS ? 2 : 1;  // 16 bytes for each eight values
@@ -82,7 +86,8 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
     // The blocks with the most keys start first, for all kv heads.
     const int first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
-    // Offset of a row's query and of its output. Rows beyond the last one repeat the last one.
+    // Returns the offset of a row's query, which is also that of its output. Rows beyond the last one are computed like
+    // the last one.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
@@ -111,8 +116,8 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
     };
     ask(from);
 
-    // This lane has the rows lane / 4 and lane / 4 + 8, and of every eight columns the two from 2 · (lane mod 4) on.
-    // Its queries are in the layout of multiply_tiles.
+    // This lane has the rows lane / 4 and lane / 4 + 8. Of every eight columns it has two, from column 2 · (lane mod 4)
+    // on. Its queries are in the layout of multiply_tiles.
     uint32_t q_near[STEPS][4], q_rest[STEPS][4], largest_query = 0;
     float q_inverse[2];
 #pragma unroll
@@ -126,7 +131,7 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             if (8 * i < head_dim) two[i] = *reinterpret_cast<const float2*>(at + 8 * i);
             most = larger_size(larger_size(most, two[i].x), two[i].y);
         }
-        // The four lanes that share a row.
+        // The maximum over the four lanes that share a row.
         most = max(most, __shfl_xor_sync(FULL, most, 1));
         most = max(most, __shfl_xor_sync(FULL, most, 2));
         largest_query = max(largest_query, most);
@@ -165,7 +170,7 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             }
             if (lane == 0) largest[which * WARPS + warp] = most[which];
         }
-        // All threads have multiplied the previous tiles.
+        // After this barrier, all threads have multiplied the previous tiles.
         __syncthreads();
         float scales[2];
 #pragma unroll
@@ -200,7 +205,7 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             }
         }
         __syncthreads();
-        // Some row of the warp sees a key of the tile.
+        // Skips the tile if no row of the warp sees a key of it.
         if (!has_rows || first > last_of_warp || first + KEYS <= first_visible(shape, first_of_warp)) continue;
 
         float scores[KEYS / 8][4] = {}, small[KEYS / 8][4] = {};
@@ -223,7 +228,7 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             }
         }
 
-        // Whether some row of the warp does not see some key of the tile.
+        // Whether there is a key in the tile that some row of the warp does not see.
         const bool hides = first + KEYS - 1 > first_of_warp || shape.window > 0;
         float factors[2];
         uint32_t weights[KEYS / 8][2], weight_rests[KEYS / 8][2];  // two of each row for this lane
@@ -249,10 +254,10 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             float max = maxima[r];
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) max = fmaxf(fmaxf(max, scores[j][2 * r]), scores[j][2 * r + 1]);
-            // The four lanes that share a row.
+            // The maximum over the four lanes that share a row.
             max = fmaxf(max, __shfl_xor_sync(FULL, max, 1));
             max = fmaxf(max, __shfl_xor_sync(FULL, max, 2));
-            // A row that has seen no key yet has no maximum to subtract.
+            // A row that has not seen a key yet has no maximum. Then 0 is subtracted.
             const float subtracted = max == minus_infinity() ? 0.0f : max;
             factors[r] = exp_scaled<0>(maxima[r] - subtracted);
             float sum = 0.0f;

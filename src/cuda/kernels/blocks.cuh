@@ -1,16 +1,17 @@
 // Weights in blocks of small integers: ggml's formats, with the rules and layouts of ops/blocks.
 //
 // A value is scale · (q − offset) + minimum. This file reads 32 neighbouring values of a block at a time, a *group*. It
-// returns q as signed bytes (`codes`), four per word, the first in the lowest byte. It also returns the scale of each
-// run of the group (one run of 32 values, or two of 16), and its minimum if the format has minima.
+// returns q as signed bytes (`codes`), four per word, the first in the lowest byte. A group has one run of 32 values,
+// or two runs of 16 values. The file also returns the scale of each run, and the minimum of each run if the format has
+// minima.
 //
-// Blocks are stored as in the file, without gaps. The size of a block determines where in a word the next one begins.
-// In all formats with float16 values, these are at even addresses.
+// Blocks are stored as in the file, without gaps. The size of a block determines at which byte of a word the next block
+// begins. In all formats with float16 values, these values are at even addresses.
 #pragma once
 #include "common.cuh"
 
-// Returns N words from any address, by loads of aligned words. Each word is combined from the two that it overlaps. The
-// last aligned word is not read if no byte of it is needed.
+// Returns N words from any address, by loads of aligned words. Each word is combined from the two aligned words that it
+// overlaps. The last aligned word is not read if no byte of it is needed.
 template <int N>
 __device__ inline void words_at(const uint8_t* at, uint32_t (&out)[N]) {
     uint32_t beyond = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) & 3);
@@ -24,7 +25,7 @@ __device__ inline void words_at(const uint8_t* at, uint32_t (&out)[N]) {
     }
 }
 
-// The same from an address that is a multiple of 4.
+// Returns N words from an address that is a multiple of 4.
 template <int N>
 __device__ inline void aligned_words_at(const uint8_t* at, uint32_t (&out)[N]) {
 #pragma unroll
@@ -33,17 +34,17 @@ __device__ inline void aligned_words_at(const uint8_t* at, uint32_t (&out)[N]) {
 
 __device__ inline float half_at(const uint8_t* at) { return half_to_float(*reinterpret_cast<const uint16_t*>(at)); }
 
-constexpr uint32_t EACH = 0x01010101;  // times a byte: this byte four times
+constexpr uint32_t EACH = 0x01010101;  // a byte times this number is the byte four times
 
-// Subtracts `offset` from each byte of `word`, which is below 128. Returns signed bytes.
+// Subtracts `offset` from each byte of `word`. Every byte of `word` is below 128. Returns signed bytes.
 __device__ inline uint32_t less(uint32_t word, uint32_t offset) {
     return ((word | 0x80 * EACH) - offset * EACH) ^ 0x80 * EACH;
 }
 
-// Moves four bits to bit 0 of four bytes, the lowest bit to the lowest byte.
+// Moves the four low bits to bit 0 of the four bytes, the lowest bit to the lowest byte.
 __device__ inline uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081 & EACH; }
 
-// Looks up the byte of `table` for each of four numbers below 16, which are in the low halves of the bytes.
+// Looks up four bytes of `table`. The four indices, 0 to 15, are in the low halves of the bytes of `numbers`.
 __device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t numbers) {
     uint32_t packed = numbers & 0x0f0f0f0f;
     packed = (packed | packed >> 4) & 0x00ff00ff;
@@ -61,8 +62,8 @@ __device__ inline uint32_t word_at(const uint8_t* at) {
 }
 __device__ inline uint32_t aligned_word_at(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
 
-// Bytes from any address. Words are read at offsets that are multiples of 4, so the position within an aligned word is
-// computed once. The word after the last one is read too.
+// Bytes from any address. Words are read at offsets that are multiples of 4, so their position within an aligned word
+// is computed only once. The aligned word after the last byte may be read too.
 struct Apart {
     const uint8_t* before;
     uint32_t bits;
@@ -76,21 +77,21 @@ struct Apart {
     }
 };
 
-// Words `which` and `which` + 4 of the eight words of a group, as a lane needs them for tensor cores.
+// Two of the eight words of a group: `which` and `which` + 4. A lane needs these two for tensor cores.
 struct Pair {
     uint32_t low, high;
 };
 
-// The two words from one word of 4-bit numbers.
+// Unpacks one word of 4-bit numbers to two words.
 __device__ inline Pair pair_of_nibbles(uint32_t word) { return {word & 0x0f0f0f0f, word >> 4 & 0x0f0f0f0f}; }
 
-// 32 numbers of 4 bits: byte i has number i in its low half and number i + 16 in its high half.
+// Unpacks 32 numbers of 4 bits: byte i has number i in its low half and number i + 16 in its high half.
 __device__ inline void nibbles(const uint32_t (&words)[4], uint32_t (&q)[8]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) q[i] = words[i] & 0x0f0f0f0f, q[i + 4] = words[i] >> 4 & 0x0f0f0f0f;
 }
 
-// The numbers in the 16 bytes at any address, and at an address that is a multiple of 4.
+// Unpack the 32 numbers in 16 bytes: at any address, or at an address that is a multiple of 4.
 __device__ inline void nibbles_at(const uint8_t* bytes, uint32_t (&q)[8]) {
     uint32_t words[4];
     words_at(bytes, words);
@@ -184,7 +185,8 @@ struct Q5_1 {
     }
 };
 
-// The values of IQ4_NL and IQ4_XS (kvalues_iq4nl): -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38, 53 69 89 113.
+// Looks up the values of IQ4_NL and IQ4_XS (kvalues_iq4nl): -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38, 53 69 89
+// 113.
 __device__ inline uint32_t non_linear(uint32_t numbers) {
     const uint32_t table[4] = {0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535};
     return look_up(table, numbers);
@@ -213,7 +215,7 @@ struct Iq4Nl {
 struct Mxfp4 {
     static constexpr int VALUES = 32, BYTES = 17, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = false;
-    // Twice the values of 4-bit floats: 0 1 2 3, 4 6 8 12, and the same below zero.
+    // Looks up twice the values of 4-bit floats: 0 1 2 3, 4 6 8 12, and the negatives of these.
     static __device__ inline uint32_t twice(uint32_t numbers) {
         const uint32_t table[4] = {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc};
         return look_up(table, numbers);
@@ -229,14 +231,14 @@ struct Mxfp4 {
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
         uint32_t e = block[0];
-        // 2^(e − 128). The first two values are below the smallest normal number.
+        // The scale is 2^(e − 128). For e = 0 and e = 1, it is below the smallest normal number.
         scale[0] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     }
 };
 
-// Scale and minimum of run `run` of Q4_K and Q5_K, from the first 16 bytes of a block: two float16 values, and twelve
-// bytes with six bits for each (ops/blocks/large.rs, six_bits). Blocks are at addresses where 16 bytes can be loaded
-// together.
+// Returns the scale and the minimum of run `run` of Q4_K and Q5_K, from the first 16 bytes of a block. These are two
+// float16 values, and twelve bytes with 6-bit scales and minima (ops/blocks/large.rs, six_bits). Blocks begin at
+// multiples of 16 bytes, so the 16 bytes are loaded together.
 __device__ inline void six_bits(const uint8_t* block, int run, float& scale, float& minimum) {
     const uint4 head = *reinterpret_cast<const uint4*>(block);
     const int by = run % 4 * 8;
@@ -247,7 +249,7 @@ __device__ inline void six_bits(const uint8_t* block, int run, float& scale, flo
     minimum = -__fmul_rn(half_to_float(static_cast<uint16_t>(head.x >> 16)), static_cast<float>(m));
 }
 
-// The same for runs `run` and `run` + 1, where `run` is even.
+// Returns the scales and the minima of runs `run` and `run` + 1, where `run` is even.
 __device__ inline void six_bits_of_two(const uint8_t* block, int run, float (&scales)[2][2], float (&minima)[2][2]) {
     const uint4 head = *reinterpret_cast<const uint4*>(block);
     const int by = run % 4 * 8;
@@ -423,14 +425,14 @@ struct Iq4Xs {
     }
 };
 
-// A group of 32 values, in the form for multiplication.
+// A group of 32 values, in the form in which it is multiplied.
 template <class W>
 struct Group {
     uint32_t q[8];
     float scale[2], minimum[2];
 };
 
-// Group number `group` of a row of blocks.
+// Reads group number `group` of a row of blocks.
 template <class W>
 __device__ inline Group<W> group_of(const uint8_t* row, int group) {
     constexpr int GROUPS = W::VALUES / 32;
@@ -445,7 +447,7 @@ __device__ inline Group<W> group_of(const uint8_t* row, int group) {
     return out;
 }
 
-// Value i of a group: scale · q, plus the minimum (ops/blocks.rs, dequantize).
+// Returns value i of a group: scale · q, plus the minimum (ops/blocks.rs, dequantize).
 template <class W>
 __device__ inline float value_of(const Group<W>& group, int i) {
     float q = static_cast<float>(static_cast<int8_t>(group.q[i / 4] >> (i % 4 * 8)));

@@ -1,9 +1,9 @@
 // The cache of keys or of values of one layer of one sequence, (capacity, G, C). -DCACHE.
 #include "cache.cuh"
 
-constexpr int EACH_BLOCK = 512;  // values, four per thread
+constexpr int EACH_BLOCK = 512;  // values of a block of 128 threads, four per thread
 
-// The cached rows of one span.
+// The rows of one span that are written to the cache.
 struct Rows {
     const float* x;  // rows of the pass (rows, width)
     const Span* span;
@@ -14,8 +14,9 @@ struct AllRows {
     Rows of[MOST_TOGETHER];
 };
 
-// cache[start …] = the rows (T, width) of the span in x (rows of the pass, width), rounded to the nearest, for several
-// spans with the same number of tokens. Grid (T, ceil(width / 512), spans), block 128.
+// Writes the rows (T, width) of a span to the cache, from position start on, rounded to the nearest. x has the rows of
+// the pass (rows, width). Several spans are written together; all have the same number of tokens T. Grid (T, ceil(width
+// / 512), spans), block 128.
 KERNEL(128) cache(AllRows all, int width) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -26,7 +27,7 @@ KERNEL(128) cache(AllRows all, int width) {
     for (int i = blockIdx.y * EACH_BLOCK + threadIdx.x; i < end; i += blockDim.x) to[i] = narrowed(CACHE{}, from[i]);
 }
 
-// out = `count` values of the cache from value `first` on, as float32. Grid (ceil(count / 512)), block 128.
+// Converts `count` values of the cache to float32, from value number `first` on. Grid (ceil(count / 512)), block 128.
 KERNEL(128) read_cache(const void* cache, long long first, long long count, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -37,8 +38,8 @@ KERNEL(128) read_cache(const void* cache, long long first, long long count, floa
     }
 }
 
-// out (keys, H, C) = the rows of the cache (K, G, C) from first_key on. Each kv head is repeated for the query heads
-// that read it (Ainslie et al., 2023). Grid (keys), block 128.
+// out (keys, H, C) = the rows of the cache (K, G, C) from first_key on. Each kv head is repeated for each query head
+// that reads it (Ainslie et al., 2023). Grid (keys), block 128.
 KERNEL(128) repeat_kv(const void* cache, int first_key, int heads, int kv_heads, int head_dim, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

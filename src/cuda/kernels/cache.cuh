@@ -25,17 +25,17 @@ __device__ inline float widen_cached(uint16_t x) {
 // Eight neighbouring cached values, whose load may still be in progress.
 struct Eight {
     uint4 low;
-    uint4 high;  // the last four, if float32
+    uint4 high;  // the last four values, if the cache is float32
 };
 
-// Starts to load eight values, from an address where 16 bytes can be loaded together.
+// Starts to load eight values. The address is a multiple of 16 bytes.
 __device__ inline Eight ask_cached8(const Cached* from) {
     const uint4* at = reinterpret_cast<const uint4*>(from);
     if constexpr (Same<CACHE, F32>::value) return {at[0], at[1]};
     return {at[0], {}};
 }
 
-// Converts them to float32. Waits for the load.
+// Waits for the load, and converts the values to float32.
 __device__ inline void widen_cached8(const Eight& eight, float (&out)[8]) {
     if constexpr (Same<CACHE, F32>::value) {
         const uint32_t words[8] = {eight.low.x,  eight.low.y,  eight.low.z,  eight.low.w,

@@ -1,14 +1,15 @@
-// Shared code of all kernels: number types, rounding, the order of sums, and the CUDA functions that the emulation
-// defines in another way (emulate.hpp).
+// Shared code of all kernels: number types, rounding, the order of sums, and functions that the emulation replaces by
+// its own (emulate.hpp).
 //
-// Every kernel computes the operation of the same name in ops/. If its results have the same bits, its comment says so.
-// Such a kernel multiplies and adds with __fmul_rn and __fadd_rn, which the compiler never contracts to an FMA.
+// Every kernel computes the operation of the same name in ops/. The kernel's comment says whether its results have the
+// same bits. If they do, it multiplies and adds with __fmul_rn and __fadd_rn, which the compiler never contracts to an
+// FMA.
 //
 // A kernel begins with LET_NEXT_START. Every thread calls WAIT_FOR_INPUT before it reads another kernel's output, and
-// before it writes anything. Between the two calls it may read weights. So a kernel in a programmatic dependent launch
+// before it writes anything. Between the two calls it may read weights. So in a programmatic dependent launch, a kernel
 // has its first weights in registers when the previous kernel ends. The first two kernels of a pass, embedding and
-// rope_table, wait before they let the next kernel start. So all work before these two, and the output of embedding,
-// may be read like weights.
+// rope_table, wait before they let the next kernel start. So later kernels may read the results of all work before
+// these two, and the output of embedding, as early as weights.
 #pragma once
 
 #ifndef LLT_EMULATED
@@ -27,16 +28,16 @@ using uintptr_t = unsigned long long;
 #else
 #define ENTRY extern "C" __global__ void
 #endif
-// A kernel for blocks of at most `threads` threads.
+// Declares a kernel for blocks of at most `threads` threads.
 #define KERNEL(threads) ENTRY __launch_bounds__(threads)
-// A kernel that may use so many registers that a multiprocessor has room for only `blocks` blocks.
+// Declares a kernel that may use as many registers as still leave room for `blocks` blocks on a multiprocessor.
 #define KERNEL_WITH(threads, blocks) ENTRY __launch_bounds__(threads, blocks)
-// A function that is not inlined, so its callers share one copy of the code.
+// Declares a function that is not inlined, so that its callers share one copy of the code.
 #define ONE_COPY __noinline__ __device__
 
 // Shared memory of a block: `count` values of `type`, aligned to 16 bytes.
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
-// Shared memory with the size that the launch gives.
+// Shared memory whose size is an argument of the launch.
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 #define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(dynamic_shared)
 
@@ -59,14 +60,16 @@ __device__ inline uint16_t float_to_half(float x) {
     return half;
 }
 
-// sum + Σ a·b over four signed bytes each. (NVRTC 12.0 would take __dp4a for a user's function.)
+// sum + Σ a·b over four signed bytes each. (In PTX, because NVRTC 12.0 takes __dp4a for a function that the user
+// defines.)
 __device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
     int out;
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));
     return out;
 }
 
-// 2^x within 2⁻²² of it, and 1/x within 2⁻²³ (PTX: ex2.approx, rcp.approx). Subnormal results become 0.
+// 2^x with an error of at most 2⁻²², and 1/x with an error of at most 2⁻²³ (PTX: ex2.approx, rcp.approx). Subnormal
+// results become 0.
 __device__ inline float near_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -78,16 +81,17 @@ __device__ inline float near_inverse(float x) {
     return y;
 }
 
-// Hides the value of x from the compiler, which would otherwise compute it again at each use.
+// Returns x, and hides from the compiler how it was computed. Otherwise the compiler would compute it again at each
+// use.
 __device__ inline int known_later(int x) {
     int y;
     asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
 
-// Loads 16 bytes that a block reads once, as for most weights. Bypasses the first-level cache, which is left for data
-// that is read again. The load starts at this place. A load of constant data (.nc) would be moved by the compiler to
-// after WAIT_FOR_INPUT.
+// Loads 16 bytes that a block reads only once, such as most weights. The load bypasses the first-level cache, which is
+// left for data that is read again. It starts at this place of the code: the compiler could move a load of constant
+// data (.nc) to after WAIT_FOR_INPUT.
 __device__ inline uint4 load_once(const void* from) {
     uint4 words;
     asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -105,7 +109,7 @@ __device__ inline uint32_t pair_bf16(float low, float high) {
 }
 #endif
 
-// Number types with the names of the host code. WEIGHT, CACHE and PRECISION are one of these each.
+// Number types with the names of the host code. Each of WEIGHT, CACHE and PRECISION is one of these.
 struct F32 {};
 struct F16 {};
 struct BF16 {};
@@ -133,14 +137,14 @@ struct Span {
     int first, start, tokens, keys;
 };
 
-// Maximum number of spans in one launch if the spans of a batch share a launch. Each span is one of grid.z.
+// Maximum number of spans in one launch if the spans of a batch share a launch. grid.z is the number of spans.
 constexpr int MOST_TOGETHER = 16;
 
 // A weight matrix (outputs, inputs) in the number type WEIGHT, row by row.
 struct Matrix {
     const void* values;   // address of row 0
-    const float* scales;  // int8: one for each group of the whole tensor; else null
-    long long first;      // int8: index in the tensor of row 0's first value; groups continue from row to row
+    const float* scales;  // int8: the scales of all groups of the tensor; else null
+    long long first;      // int8: index of row 0's first value in the tensor; a group may extend over the end of a row
     int outputs, inputs;
     int group;  // int8: number of values that share a scale; else 0
     int unused;
@@ -161,7 +165,8 @@ struct Products {
     int unused;
 };
 
-// Outputs of the gated half of a feed-forward network, (rows, F) each.
+// The matrices and the outputs of the gated part of a feed-forward network: gate, silu, up and hidden. The outputs have
+// (rows, F) values each.
 struct Gated {
     Matrix gate, up;
     const float* gate_bias;
@@ -174,11 +179,11 @@ struct Gated {
 
 constexpr unsigned FULL = 0xffffffff;
 
-// The numbers of rows that have a special kernel, in which each row has its sums in registers.
+// The numbers of rows that have a kernel of their own, with the sums of each row in registers.
 #define FOR_FEW_ROWS(X) X(1) X(2) X(4) X(8)
 
-// -DCOMPACT: several rows are multiplied one after the other by one copy of the code, so that the embedded PTX is
-// small. The sums are the same.
+// -DCOMPACT: one copy of the code multiplies several rows one after the other, so that the embedded PTX is small. The
+// sums are the same.
 #ifdef COMPACT
 constexpr bool ROW_BY_ROW = true;
 #else
@@ -187,8 +192,8 @@ constexpr bool ROW_BY_ROW = false;
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Returns which of several products the block computes, and its first output. `outputs` is the number of outputs per
-// block.
+// The product that a block computes, and the number of the block's first output in it. `outputs` is the number of
+// outputs per block.
 struct Part {
     int product, first;
 };
@@ -210,23 +215,23 @@ __device__ inline float2 widen_pair(uint32_t pair) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000)};
 }
 
-// ops/round.rs: x rounded to PRECISION.
+// x rounded to P (ops/round.rs).
 template <class P>
 __device__ inline float rounded(float x) {
     if constexpr (Same<P, BF16>::value) return from_bf16(to_bf16(x));
     return x;
 }
 
-// The result of a product: the sum plus the bias, if there is one.
+// The result of a product: the sum plus the bias, if there is a bias, rounded to P.
 template <class P>
 __device__ inline float finished(float sum, const float* bias, int output) {
     return rounded<P>(bias ? __fadd_rn(sum, bias[output]) : sum);
 }
 
-// ops/exp.rs: e^x by the same operations, so with the same bits.
+// e^x with the operations of ops/exp.rs, and so with the same bits.
 __device__ inline float exp_of_ops(float x) {
     const float ROUND = 12582912.0f;
-    // Written in such a way that NaN stays NaN, as in clamp.
+    // With these comparisons NaN stays NaN, as with `clamp` in Rust.
     x = x < -104.0f ? -104.0f : x;
     x = x > 89.0f ? 89.0f : x;
     float shifted = __fmaf_rn(x, 1.44269504088896340736f, ROUND);
@@ -248,18 +253,21 @@ __device__ inline float exp_of_ops(float x) {
 // ops/swiglu.rs: x / (1 + e^-x).
 __device__ inline float silu_of_ops(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, exp_of_ops(-x))); }
 
-// e^x within 2⁻¹⁷ of it, for a value that is then rounded to bfloat16. 0 below 2⁻¹²⁶.
+// e^x with a relative error of at most 2⁻¹⁷, for a value that is then rounded to bfloat16. Results below 2⁻¹²⁶ become
+// 0.
 __device__ inline float exp_to_round(float x) { return near_exp2(x * 1.44269504f); }
 
-// silu_of_ops of a bfloat16 value in a few instructions. Returns an approximation, and whether it surely rounds to the
-// same bfloat16 as the result of ops. It does not if it is close to the middle of two bfloat16 values.
+// An approximation of silu_of_ops for a bfloat16 value, in a few instructions. `sure` says whether it certainly rounds
+// to the same bfloat16 as the result of ops. It is false if the approximation is close to the middle between two
+// bfloat16 values.
 struct NearSilu {
     float value;
     bool sure;
 
     __device__ inline NearSilu(float x) {
-        // For such x the error is at most 40 · 2⁻²⁴: 24 for the exponent's rounding, the rest for the two instructions,
-        // three roundings, and the roundings of ops. That is the possible error in units of the last place.
+        // If x is at most MOST in absolute value, the relative error is at most 40 · 2⁻²⁴: 24 from the rounding of the
+        // exponent, the rest from the two instructions, three roundings, and the roundings of ops. OFF is a bound on
+        // this error in units of the last place.
         constexpr float MOST = 16.0f;
         constexpr uint32_t OFF = 64;
         value = __fmul_rn(x, near_inverse(__fadd_rn(1.0f, exp_to_round(-x))));
@@ -278,13 +286,13 @@ __device__ inline float silu_to_round(float x) {
     return silu_of_ops(x);
 }
 
-// ops/matmul.rs: the partial sums of a dot product, and the number of terms that are summed before they are added to
-// the earlier ones.
+// The number of partial sums of a dot product, and the number of terms that are summed before they are added to the
+// earlier terms' sum (ops/matmul.rs).
 constexpr int LANES = 16;
 constexpr int STRETCH = 1024;
 
-// ops/matmul.rs, reduce: the sum of 16 partial sums, one in each of the lanes 0 to 15 of a half warp. Lane 0 of the
-// half has the result. All lanes of the warp call it. The other half may have another sum.
+// The sum of 16 partial sums, one in each lane of a half warp (ops/matmul.rs, reduce). Lane 0 of the half has the
+// result. All lanes of the warp call it. Each half has its own sum.
 __device__ inline float reduce_lanes(float sum) {
     for (int width = LANES / 2; width > 0; width /= 2) sum = __fadd_rn(sum, __shfl_down_sync(FULL, sum, width, LANES));
     return sum;
@@ -305,7 +313,7 @@ __device__ inline float max_of_warp(float x) {
 
 __device__ inline float minus_infinity() { return __uint_as_float(0xff800000); }
 
-// Eight neighbouring values of a buffer or a cache as float32, from an address where 16 bytes can be loaded together.
+// Loads eight neighbouring values of a buffer or a cache as float32. The address is a multiple of 16 bytes.
 __device__ inline void load8(const float* from, float (&out)[8]) {
     const float4* at = reinterpret_cast<const float4*>(from);
     float4 a = at[0], b = at[1];

@@ -1,7 +1,7 @@
 // Elementwise operations, with the bits of ops/elementwise.rs and ops/swiglu.rs. -DPRECISION.
 //
-// All kernels: grid (ceil(count / 512)), block 128. A thread takes four values, at a distance of the block's size, so
-// that neighbouring threads read neighbouring values at any address.
+// All kernels: grid (ceil(count / 512)), block 128. A thread computes four values, each a block's number of threads
+// after the last one. So neighbouring threads read neighbouring values, whatever the address is.
 #include "common.cuh"
 
 constexpr int EACH_THREAD = 4;
@@ -62,7 +62,7 @@ KERNEL(128) narrow(const float* x, long long count, uint16_t* out) {
     each(count, [&](long long i) { out[i] = to_bf16(x[i]); });
 }
 
-// The inverse of narrow: gives the same values if they were bfloat16 values.
+// The inverse of narrow, without loss if the values were bfloat16 values before narrow.
 KERNEL(128) widen_all(const uint16_t* x, long long count, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

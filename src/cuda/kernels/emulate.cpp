@@ -43,8 +43,8 @@ const Kernel KERNELS_HERE[] = {KERNELS_OF_THIS_FILE(ENTRY)};
 std::mutex one_at_a_time;
 const char* running;
 
-// Faults that the CPU detects: access outside the given memory, and, with the sanitizers of this build, operations that
-// a GPU does differently or not at all.
+// Reports faults that the CPU detects: an access to memory that was not allocated, and operations that a GPU does
+// differently or not at all. The second kind is detected by the sanitizers of this build.
 void noticed(int signal) {
     bool memory = signal == SIGSEGV || signal == SIGBUS;
     emulated::fail(memory ? "memory is read or written that was not given"
@@ -52,7 +52,7 @@ void noticed(int signal) {
                    running, 0);
 }
 
-// Handles the signals of faults while it exists.
+// Handles the signals of faults during its lifetime.
 class Noticing {
     static constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
     struct sigaction before[4];
@@ -70,7 +70,7 @@ public:
 
 }  // namespace
 
-// The number of arguments of kernel `name`, and the size of each in bytes. -1: there is no such kernel here.
+// The number of arguments of kernel `name`, and the size of each in bytes. Returns -1 if this file has no such kernel.
 extern "C" int llt_arguments(const char* name, unsigned* bytes) {
     for (const Kernel& kernel : KERNELS_HERE) {
         if (strcmp(kernel.name, name) == 0) return static_cast<int>(kernel.sizes(bytes));
@@ -78,8 +78,8 @@ extern "C" int llt_arguments(const char* name, unsigned* bytes) {
     return -1;
 }
 
-// Runs kernel `name` over a grid of blocks. Calls `early`, if given, with an address in each page from which a thread
-// copied before WAIT_FOR_INPUT. 0: success; 1: there is no such kernel here.
+// Runs kernel `name` over a grid of blocks. Calls `early`, if given, with one address of each page from which a thread
+// copied before WAIT_FOR_INPUT. Returns 0 for success, and 1 if this file has no such kernel.
 extern "C" int llt_launch(const char* name, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
                           void** args, void (*early)(void* of, uint64_t at), void* of) {
     std::lock_guard<std::mutex> guard(one_at_a_time);

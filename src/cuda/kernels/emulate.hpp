@@ -1,14 +1,15 @@
-// CUDA on the CPU, for tests: enough of it to run the kernels as C++, one block after the other.
+// CUDA on the CPU, for tests: the part of CUDA that the kernels need. They run as C++, one block after the other.
 //
-// Each thread of a block is a fiber. It runs until it meets a barrier or an operation of its whole warp, and waits
-// there for the others. Warps run one after the other, each as far as it can go alone. In blocks with odd numbers they
-// run in reverse order, so a missing barrier is detected in one of the two orders. Shared memory is filled with NaN
-// before each block, and the memory after each array is checked at the end. The process ends with a message in these
-// cases: not all threads of the block meet a barrier, or they meet different ones; not all lanes take part in an
-// operation of a warp or of four warps; a thread does not wait for its input; a thread uses memory that was not given;
-// or the sanitizers of this build detect a fault (emulate.cpp). Asynchronous copies (cp.async) are done only when they
-// are waited for, and so are asynchronous products (wgmma). Their shared memory must be unchanged when they are done.
-// Copies into it must be made visible to tensor cores before a product starts (plain writes are not checked).
+// Each thread of a block is a fiber. It runs until it reaches a barrier or an operation of its whole warp, and waits
+// there for the other threads. Warps run one after the other, each as far as it can go alone. In blocks with odd
+// numbers, the warps run in reverse order. So a missing barrier shows in one of the two orders. Shared memory is filled
+// with NaN before each block, and the memory after each array is checked at the end. The process ends with a message in
+// these cases: not all threads of the block reach a barrier, or they reach different barriers; not all lanes take part
+// in an operation of a warp or of four warps; a thread does not wait for its input; a thread uses memory that was not
+// allocated; or the sanitizers of this build detect a fault (emulate.cpp). Asynchronous copies (cp.async) and
+// asynchronous products (wgmma) are done only when a thread waits for them. The shared memory that a product reads must
+// not change until then. Copies into shared memory must be made visible to tensor cores before a product starts (this
+// is not checked for plain writes).
 #pragma once
 #define LLT_EMULATED 1
 
@@ -33,7 +34,7 @@
 #include <utility>
 #include <vector>
 
-#define KERNEL(threads) static void  // not extern "C": a library's function may have the name
+#define KERNEL(threads) static void  // not extern "C", because a library's function may have the same name
 #define KERNEL_WITH(threads, blocks) static void
 #define __device__
 #define ONE_COPY
@@ -75,19 +76,19 @@ constexpr size_t GUARD_BYTES = 64;
 enum class State { Ready, AtBarrier, AtWarp, AtFourWarps, Done };
 enum class Kind { Sync, Shuffle, Ballot, Mma, MmaOfBytes, LoadMatrix, BeginProducts, MultiplyAsync, CloseProducts, WaitForProducts };
 
-// The inputs and outputs of a lane in an operation of its warp.
+// A lane's inputs and outputs in an operation of its warp.
 struct Lane {
     Kind kind;
     unsigned mask;
     const char* file;
     int line;
     int source;           // Shuffle: the lane to read from
-    uint64_t value;       // Shuffle, Ballot
+    uint64_t value;       // Shuffle, Ballot: the value of this lane
     uint64_t result;
     const uint32_t* a;    // Mma: 4 registers; MmaOfBytes: `number` registers; LoadMatrix: the row that this lane gives
     const uint32_t* b;    // Mma: 2
     bool halves;          // Mma: float16 instead of bfloat16
-    int* whole;           // MmaOfBytes: 4, and the values added to them
+    int* whole;           // MmaOfBytes: 4 results; `added`: the values added to them
     const int* added;
     float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
     uint64_t operands[2];
@@ -100,11 +101,12 @@ struct Lane {
 struct Copy {
     void* to;
     const void* from;
-    size_t bytes;  // of the 16 bytes of cp.async; the others become zeros
+    size_t bytes;  // bytes that are copied, of the 16 of cp.async; the others become zeros
 };
 
-// State of an arrival counter: the number of missing lanes, the number of finished phases, and whether a thread has
-// waited for the last of them. After such a wait, the copied data can be read.
+// The state of an mbarrier: the number of lanes of a phase, the number of lanes that have not arrived, the number of
+// finished phases, and whether a thread has waited for the last finished phase. After such a wait, the copied data can
+// be read.
 struct Arrivals {
     int lanes, left, done;
     bool seen;
@@ -135,7 +137,7 @@ struct Product {
 };
 
 struct FourWarps {
-    bool begun = false;                          // the registers of the sums are as the program left them
+    bool begun = false;                          // whether wgmma.fence was called after the last commit
     std::vector<std::vector<Product>> products;  // unfinished products; the last group is not committed yet
 };
 
@@ -188,7 +190,7 @@ inline Lane& of_four_warps(Kind kind, const char* file) {
     return lane;
 }
 
-// Shared memory at this place in the source, the same for every thread of the block.
+// Returns the shared memory that is declared at this place of the source. It is the same for every thread of the block.
 inline void* shared(const char* file, int line, size_t bytes) {
     for (const Array& array : arrays) {
         if (array.line == line && strcmp(array.file, file) == 0) return array.at;
@@ -203,15 +205,15 @@ inline void* shared(const char* file, int line, size_t bytes) {
     return at.get();
 }
 
-// The largest float32 that is not further from zero.
+// Truncates to float32: the nearest float32 that is not further from zero than x.
 inline float cut_off(double x) {
     float near = static_cast<float>(x);
     return std::fabs(static_cast<double>(near)) > std::fabs(x) ? std::nextafter(near, 0.0f) : near;
 }
 
-// D = A · B + C of bfloat16 or float16 pairs, in PTX's layout for mma.m16n8k16. From the sum of eight products and the
-// previous value, tensor cores truncate the bits that float32 does not have (Fasi, Higham, Mikaitis and Pranesh, 2021).
-// So results are slightly closer to zero, the more so the longer a sum is.
+// D = A · B + C of bfloat16 or float16 pairs, in PTX's layout for mma.m16n8k16. Tensor cores add eight products to the
+// previous value, and truncate the result to float32 (Fasi, Higham, Mikaitis and Pranesh, 2021). So results are
+// slightly too close to zero, and more so in longer sums.
 inline void multiply(Lane* const (&lanes)[WARP]) {
     const bool halves = lanes[0]->halves;
     auto value = [halves](uint32_t pair, int which) {
@@ -295,7 +297,7 @@ inline const Array& dynamic_array(const char* what) {
     fail("shared memory is named that the launch does not have", what, 0);
 }
 
-// Whether the 16 bytes at this address belong to the rows of an operand.
+// Whether the 16 bytes at this address overlap the rows of an operand.
 inline bool meets(uint64_t operand, unsigned rows, uint32_t at) {
     uint32_t first = (static_cast<uint32_t>(operand & 0x3fff) << 4) & ~127u;
     return at + 16 > first && at < first + rows * 128;
@@ -305,7 +307,7 @@ inline bool meets(uint64_t operand, unsigned rows, uint32_t at) {
 // three other bits.
 inline std::vector<uint16_t> operand_values(uint64_t operand, unsigned rows) {
     if (operand >> 62 != 1) fail("an operand without the swizzle of 128 bytes", "wgmma", 0);
-    // Another stride of eight rows would need bits that are never set here.
+    // An operand that begins within a group of eight rows would need a base offset, which is not supported here.
     if ((operand >> 49 & 7) != 0 || (operand >> 3 & 7) != 0) fail("an operand that begins at no eighth row", "wgmma", 0);
     const Array& array = dynamic_array("wgmma");
     uint32_t begins = static_cast<uint32_t>(operand & 0x3fff) << 4, apart = static_cast<uint32_t>(operand >> 32 & 0x3fff) << 4;
@@ -334,8 +336,8 @@ inline Product begun(const Fiber& leader, size_t first) {
     return product;
 }
 
-// D = A · Bᵀ, or D += A · Bᵀ, in PTX's layout for wgmma.m64nNk16. Sixteen products and the previous value are summed
-// and truncated.
+// D = A · Bᵀ, or D += A · Bᵀ, in PTX's layout for wgmma.m64nNk16. Each sum of sixteen products and the previous value
+// is truncated.
 inline void finish(const Product& product) {
     if (product.a != operand_values(product.operands[0], 64) ||
         product.b != operand_values(product.operands[1], product.columns)) {
@@ -383,7 +385,7 @@ inline bool resolve_four(size_t first) {
         products.emplace_back();
         four.begun = false;
     } else {
-        // As with copies, the last group is not committed yet.
+        // As with copies, the last group is not committed yet, so it is not waited for.
         size_t closed = products.empty() ? 0 : products.size() - 1, done = closed > led.number ? closed - led.number : 0;
         for (size_t i = 0; i < done; i++) {
             for (const Product& product : products[i]) finish(product);
@@ -440,7 +442,7 @@ inline bool resolve(size_t first) {
 
 inline void enter() {
     body(body_of);
-    // The next kernel could begin when this one ends, and would not wait for the kernels before it.
+    // Otherwise the next kernel could begin when this kernel ends, although the kernels before this one have not ended.
     if (!now->waited) fail("a thread ends that has not called WAIT_FOR_INPUT", "WAIT_FOR_INPUT", 0);
     if (!now->groups.empty()) fail("copies are under way at the end of a thread", "cp.async", 0);
     if (threadIdx.x / WARPS_4 < fours.size() && !fours[threadIdx.x / WARPS_4].products.empty()) {
@@ -600,7 +602,7 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 
-// As inexact as allowed, in one direction or the other.
+// These results are wrong by the allowed error, in one direction or the other.
 inline float near_exp2(float x) {
     const float exact = exp2f(x);
     if (exact < 1.17549435e-38f) return 0.0f;
@@ -611,7 +613,7 @@ inline float near_inverse(float x) {
     return exact * (__float_as_uint(x) % 2 ? 1.0f + 0x1p-23f : 1.0f - 0x1p-23f);
 }
 
-// As in the crate half.
+// The same conversion as in the crate half.
 inline uint32_t pair_bf16(float low, float high) {
     auto nearest = [](float x) {
         uint32_t bits = __float_as_uint(x);
@@ -661,7 +663,7 @@ inline uint16_t float_to_half(float x) {
     if (size == 0.0f) return static_cast<uint16_t>(sign);
     int exponent;
     frexpf(size, &exponent);  // size = f · 2^exponent with f in [1/2, 1)
-    // In units of the last place of the result; for subnormal numbers this is 2^-24.
+    // The exponent of the result's unit in the last place; for subnormal numbers the unit is 2^-24.
     int unit = exponent - 11 < -24 ? -24 : exponent - 11;
     uint32_t units = static_cast<uint32_t>(lrintf(ldexpf(size, -unit)));
     return static_cast<uint16_t>(sign | (units + (static_cast<uint32_t>(unit + 24) << 10)));
@@ -729,8 +731,7 @@ inline void close_copies() {
 template <int LEFT>
 inline void wait_for_copies() {
     std::vector<std::vector<emulated::Copy>>& groups = emulated::now->groups;
-    // The last group is not committed. With wait_group it stays unfinished, and nothing is added to it without a later
-    // commit.
+    // The last group is not committed. wait_group leaves it unfinished.
     size_t closed = groups.empty() ? 0 : groups.size() - 1;
     size_t done = closed > LEFT ? closed - LEFT : 0;
     for (size_t i = 0; i < done; i++) {
@@ -789,7 +790,7 @@ inline void multiply_half_tiles(float (&sums)[4], const uint32_t (&a)[4], const 
     emulated::yield();
 }
 inline void multiply_bytes(int (&out)[4], const uint32_t* a, unsigned of_a, const uint32_t* b, const int (&add)[4]) {
-    // The added values may be in the registers of the result.
+    // Copied, because `add` may be the same registers as `out`.
     const int added[4] = {add[0], add[1], add[2], add[3]};
     emulated::Lane& lane = emulated::collective(emulated::Kind::MmaOfBytes, 0xffffffff, "mma of bytes", 0);
     lane.a = a, lane.number = of_a, lane.b = b, lane.whole = out, lane.added = added;

@@ -1,15 +1,15 @@
-// Kernels that measure a device, and kernels that make its test data.
+// Kernels that measure a device, and a kernel that generates random data on it.
 #include "common.cuh"
 
-// Reads `count` times 16 bytes. To keep the compiler from removing the reads, out (1) is written if the XOR of all that
-// a thread read is a certain number of 2³². Grid: as many blocks as fill the device, block 512.
+// Reads `count` times 16 bytes. So that the compiler does not remove the reads, a thread writes to out (1) if the XOR
+// of all words that it read is a certain number, one of 2³². Grid: as many blocks as fill the device, block 512.
 KERNEL(512) read_words(const uint4* bytes, long long count, unsigned* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     long long step = static_cast<long long>(gridDim.x) * blockDim.x;
     long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     unsigned all = 0;
-    // Eight loads are started before the first one is waited for.
+    // Starts eight loads before it uses the result of the first.
     for (; i + 7 * step < count; i += 8 * step) {
         uint4 words[8];
 #pragma unroll
@@ -21,9 +21,9 @@ KERNEL(512) read_words(const uint4* bytes, long long count, unsigned* out) {
     if (all == 0x5eed5eed) *out = all;
 }
 
-// out[i] = noise: random weights, as in files/noise.rs. In every block of `block` bytes, eight bytes from byte `at` on
-// are changed: the bits outside `keep` are cleared, and the bits of `set` are set. The noise is splitmix64 of seed + i
-// (Steele, Lea and Flood, 2014). 8 ≤ block, at < block. Grid (ceil(count / 256)), block 256.
+// out[i] = noise: random weights, as in files/noise.rs. In every block of `block` bytes, the eight bytes from byte `at`
+// on are changed: bits that are not in `keep` are cleared, and bits that are in `set` are set. The noise is splitmix64
+// of seed + i (Steele, Lea and Flood, 2014). 8 ≤ block, at < block. Grid (ceil(count / 256)), block 256.
 KERNEL(256) random_words(uint64_t* out, long long count, uint64_t seed, uint64_t keep, uint64_t set, int block, int at) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -33,8 +33,8 @@ KERNEL(256) random_words(uint64_t* out, long long count, uint64_t seed, uint64_t
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
     x = (x ^ x >> 27) * 0x94d049bb133111eb;
     x = x ^ x >> 31;
-    // The changed eight bytes that begin last before the first byte of this word, or at it, and those of the next
-    // block. Bytes that would begin before the first block belong to no block.
+    // Two changed ranges of eight bytes can overlap this word: the last range that begins at or before the word's first
+    // byte, and the range of the next block. A range before the first block does not exist.
     long long first = 8 * i;
     long long place = (first + block - at) / block * block - block + at;
 #pragma unroll

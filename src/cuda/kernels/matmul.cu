@@ -4,10 +4,10 @@
 using Weights = Unit<WEIGHT>;
 
 // The product in float32; sizes as in matvec. A block has 64 rows × 128 outputs, a thread 4 × 8 of them. A tile of
-// weights is converted to float32 once for all rows of the block: a thread takes a few units, each 16 bytes or 32
-// values of a block, and starts to load those of the next tile before it multiplies. Products of 256 inputs are summed
-// separately, and then added to the earlier ones, so that the results stay close to those of ops/matmul.rs: their
-// relative L2 distance is under 1e-6. Grid (ceil(O / 128), ceil(rows / 64)), block 256.
+// weights is converted to float32 once for all rows of the block. For this, a thread loads a few units, each 16 bytes
+// or 32 values of a block of weights. It starts to load the units of the next tile before it multiplies. Products of
+// 256 inputs are summed separately, and then added to the earlier sum. So the results stay close to those of
+// ops/matmul.rs: their relative L2 distance is under 1e-6. Grid (ceil(O / 128), ceil(rows / 64)), block 256.
 KERNEL(256) matmul(Product product, const float* x, int rows) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -22,7 +22,7 @@ KERNEL(256) matmul(Product product, const float* x, int rows) {
     const int first_row = blockIdx.y * ROWS, first_output = blockIdx.x * OUTPUTS;
     const int across = thread % 16, down = thread / 16;
 
-    // Neighbouring threads have neighbouring rows and outputs, which are adjacent in the tiles.
+    // Neighbouring threads load neighbouring rows and outputs, which are adjacent in the tiles.
     float4 next_x[FOURS];
     Weights::Raw next_w[EACH];
     auto input_of_x = [&](int k) { return (thread + THREADS * k) / ROWS * 4; };

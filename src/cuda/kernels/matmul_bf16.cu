@@ -1,12 +1,12 @@
 // Products with many rows of activations in bfloat16, on tensor cores: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]).
 #include "tiles.cuh"
 
-// Number of inputs of a tile, and number of tiles in shared memory: one is multiplied while the others arrive by
-// asynchronous copies.
+// Number of inputs of a tile, and number of tiles in shared memory: one tile is multiplied while asynchronous copies
+// fill the others.
 constexpr int DEPTH = 32, STAGES = 4;
 
-// A block's sums. Each of its DOWN · ACROSS warps has a part. Every sum is over the inputs in their order, 16 at a
-// time, for all sizes.
+// The sums of a block; each of its DOWN · ACROSS warps has a part of them. Every sum adds the inputs in their order, 16
+// at a time, for all tile sizes.
 template <int ROWS_, int OUTPUTS_, int DOWN, int ACROSS>
 struct Tile {
     static constexpr int ROWS = ROWS_, OUTPUTS = OUTPUTS_, THREADS = 32 * DOWN * ACROSS;
@@ -18,22 +18,22 @@ struct Tile {
     __device__ static int warp_row() { return threadIdx.x / 32 % DOWN * WARP_ROWS; }
     __device__ static int warp_output() { return threadIdx.x / 32 / DOWN * WARP_OUTPUTS; }
 
-    // Multiplies this block's tile, and calls `finish` with its number. x_of and w_of return the beginnings of a tile's
-    // rows of x and of the weights.
+    // Multiplies this block's tile, and calls `finish` with its number. x_of and w_of return the rows of x and of the
+    // weights of a tile.
     template <class XOf, class WOf, class Finish>
     __device__ void each_tile(int, XOf x_of, WOf w_of, int inputs, Finish finish) {
         multiply({x_of(blockIdx.x), inputs}, {w_of(blockIdx.x), inputs}, inputs);
         finish(blockIdx.x);
     }
 
-    // Waits for the input.
+    // Multiplies a tile. Waits for the input.
     __device__ void multiply(Copier<DEPTH, ROWS, THREADS> x, Copier<DEPTH, OUTPUTS, THREADS> w, int inputs) {
         constexpr int BOTH = (ROWS + OUTPUTS) * DEPTH;
         DYNAMIC_SHARED(uint16_t, tiles);  // tile of x, and tile of w, of each stage
         const int steps = ceil_div(inputs, DEPTH), lane = threadIdx.x % 32;
         auto copy_x = [&](int step) { x.copy(tiles + step % STAGES * BOTH, step); };
         auto copy_w = [&](int step) { w.copy(tiles + step % STAGES * BOTH + ROWS * DEPTH, step); };
-        // The operands of the warp's current step, and those of the next.
+        // The operands of the warp's current 16 inputs, and those of the next 16 inputs.
         uint32_t a[2][A][4], b[2][B][2];
         auto load = [&](int step, int half) {
             const uint16_t* x_tile = tiles + step % STAGES * BOTH + warp_row() * DEPTH;
@@ -56,7 +56,7 @@ struct Tile {
 #pragma unroll
             for (int j = 0; j < B; j++) sums[i][j][0] = sums[i][j][1] = sums[i][j][2] = sums[i][j][3] = 0.0f;
         }
-        // The weights are complete before the previous kernel ends.
+        // The weights do not depend on the previous kernel, so their copies start before it ends.
         for (int step = 0; step < STAGES - 1 && step < steps; step++) copy_w(step);
         WAIT_FOR_INPUT();
         for (int step = 0; step < STAGES - 1; step++) {
@@ -71,11 +71,11 @@ struct Tile {
             for (int half = 0; half < DEPTH / 16; half++) {
                 if (half == 0) {
                     load(step, 1);
-                    // All threads have loaded everything from the previous stage.
+                    // All threads have loaded all operands from the previous stage. So the next copies may replace it.
                     if (step + STAGES - 1 < steps) copy_x(step + STAGES - 1), copy_w(step + STAGES - 1);
                     close_copies();
                 } else {
-                    // The copies of all threads for the next stage are complete.
+                    // After the wait and the barrier, the copies of all threads for the next stage are complete.
                     wait_for_copies<STAGES - 2>();
                     __syncthreads();
                     if (step + 1 < steps) load(step + 1, 0);
@@ -90,8 +90,8 @@ struct Tile {
         wait_for_copies<0>();
     }
 
-    // Calls `finish` with a row and an output of the tile, and the sums of this output and the next one, for all sums
-    // of the thread.
+    // For all sums of the thread: calls `finish` with a row and an output of the tile, and the sums of this output and
+    // of the next output.
     template <class Finish>
     __device__ void each(Finish finish) const {
         each_of<B>([&](int row, int i, int j, int k) {
@@ -99,7 +99,8 @@ struct Tile {
         });
     }
 
-    // The same for two matrices, with an output and the sums of both.
+    // The same for two matrices: calls `finish` with a row, an output, and the sums of this output and of the next
+    // output for both matrices.
     template <class Finish>
     __device__ void each_two(Finish finish) const {
         each_of<B / 2>([&](int row, int i, int j, int k) {
@@ -126,29 +127,29 @@ struct Tile {
 using Large = Tile<128, 256, 2, 4>;
 using Small = Tile<64, 64, 2, 2>;
 
-// Up to three products of x (rows, I) with w (O, I), both in bfloat16, into out (rows, O) each, with sums in float32. I
-// is a multiple of 8. Grid (ceil(rows / 128) · Σ ceil(O / 256)), the products one after the other; block 256; shared
-// memory 98,304 bytes. Neighbouring blocks read the same weights.
+// Up to three products of x (rows, I) with weights w (O, I), both in bfloat16. Each product writes out (rows, O), with
+// sums in float32. I is a multiple of 8. Grid (ceil(rows / 128) · Σ ceil(O / 256)), the products one after the other;
+// block 256; shared memory 98,304 bytes. Neighbouring blocks read the same weights.
 KERNEL_WITH(256, 1) matmul_bf16_256(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Large>(products, x, rows);
 }
 
-// The same with the same bits, for sizes with too few large tiles for all multiprocessors. Grid (ceil(rows / 64) · Σ
-// ceil(O / 64)), block 128; shared memory 32,768 bytes.
+// Does the same as matmul_bf16_256, with the same bits, for sizes with too few large tiles for all multiprocessors.
+// Grid (ceil(rows / 64) · Σ ceil(O / 64)), block 128; shared memory 32,768 bytes.
 KERNEL_WITH(128, 4) matmul_bf16_64(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Small>(products, x, rows);
 }
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up = hidden, (rows, F) each, with the bits of matmul_bf16, silu
-// and mul. F is even. If `narrow` is not null, hidden is also written there in bfloat16. The four outputs are either
-// all null or all given. Grid (ceil(rows / 128) · ceil(F / 128)), block 256, shared memory 98,304 bytes.
+// and mul. F is even. If `narrow` is not null, hidden is also written there in bfloat16. Either all four float32
+// outputs are null, or none. Grid (ceil(rows / 128) · ceil(F / 128)), block 256, shared memory 98,304 bytes.
 KERNEL_WITH(256, 1) swiglu_bf16_256(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Large>(x, rows, gated, narrow);
 }
-// Grid (ceil(rows / 64) · ceil(F / 32)), block 128, shared memory 32,768 bytes.
+// The same in small tiles. Grid (ceil(rows / 64) · ceil(F / 32)), block 128, shared memory 32,768 bytes.
 KERNEL_WITH(128, 4) swiglu_bf16_64(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Small>(x, rows, gated, narrow);

@@ -1,13 +1,14 @@
 // Integer products with many rows, on tensor cores, with the bits of matvec_q8.cu and of ops. -DWEIGHT (I8 or a
 // format).
 //
-// Weights are first rewritten in the layout of tensor cores (pack_weights), for a part of a matrix at a time that stays
-// in the second-level cache. So the product is one kernel for all formats, and unpacks each weight only once.
+// Weights are first rewritten in the layout of tensor cores (pack_weights). This is done for a part of a matrix at a
+// time, which stays in the second-level cache. So each weight is unpacked only once, and one kernel multiplies all
+// formats.
 //
-// An output has sixteen partial sums, one for each remainder of a group's number mod 16. They would take too many
-// registers. So the groups of one remainder are multiplied after those of another. The order of the remainders is the
-// order in which their sums are joined pairwise: 0, 8, 4, 12, 2 … Sums of four levels are stored, so each sum is joined
-// as soon as its partner is complete.
+// An output has sixteen partial sums, one for each remainder of a group's number mod 16. All of them together would
+// take too many registers. So the groups of one remainder are multiplied after those of another. The order of the
+// remainders is the order in which their sums are joined pairwise: 0, 8, 4, 12, 2 … A sum waits until its partner is
+// complete, and is joined then. The sums that wait are stored, one for each of four levels.
 #include "packed.cuh"
 #include "tensor.cuh"
 
@@ -23,17 +24,18 @@ __device__ constexpr bool minima_of() {
 }
 constexpr int RUNS = runs_of<WEIGHT>();
 constexpr bool MINIMA = minima_of<WEIGHT>();
-// Numbers of a row of weights per unit: the scale of each run, then the minima. And the numbers of a row of activations
-// that are needed here, of the four in packed.cuh: its scale and, if the format has minima, the sum of each run.
+// OF_WEIGHTS: how many numbers a row of weights has per unit: the scale of each run, then the minima. OF_ROWS: how many
+// of the four numbers of a row of activations (packed.cuh) are needed here: its scale and, if the format has minima,
+// the sum of each run.
 constexpr int OF_WEIGHTS = RUNS * (MINIMA ? 2 : 1), OF_ROWS = MINIMA ? 1 + RUNS : 1;
 constexpr int FIRST_OF_ROWS = MINIMA && RUNS == 1 ? SUM_AT : SCALE_AT;
-// The place of these numbers among the four.
+// The places of the scale and of the sums among the numbers that are needed.
 constexpr int OWN_SCALE = SCALE_AT - FIRST_OF_ROWS, OWN_SUMS = (RUNS == 1 ? SUM_AT : HALVES_AT) - FIRST_OF_ROWS;
 
-// Writes `count` rows of w (O, I) from row `first` on as units (packed.cuh), and for every 32 rows of a unit its
-// numbers; row 16m + 8h + g has them at 4g + 2m + h. Up to a multiple of 128 rows, rows beyond the last one repeat the
-// last one. `odd` is set if a scale is not plain. For int8, the group size is a multiple of 32 values and divides I,
-// and groups begin with each row. Grid (ceil(count / 128) · 8, ceil(I / 512)), block 128.
+// Writes `count` rows of w (O, I), from row `first` on, as units (packed.cuh). Also writes the numbers of each unit,
+// for 32 rows together; those of row 16m + 8h + g are at 4g + 2m + h. The rows are padded to a multiple of 128 by
+// repeating the last row. Sets `odd` if a scale is not plain. For int8, the group size is a multiple of 32 values and
+// divides I, and groups begin with each row. Grid (ceil(count / 128) · 8, ceil(I / 512)), block 128.
 KERNEL(128) pack_weights(Matrix matrix, int first, int count, int group, uint4* values, float* numbers, unsigned* odd) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -72,7 +74,7 @@ KERNEL(128) pack_weights(Matrix matrix, int first, int count, int group, uint4* 
     for (int t = 0; t < 4; t++) to[t] = make_uint4(words[0][t], words[1][t], words[0][4 + t], words[1][4 + t]);
 }
 
-// Units that are copied into shared memory together.
+// Number of units that are copied into shared memory together.
 constexpr int DEPTH = 4;
 
 // Number of warps of a block in each direction. Each warp has 32 outputs and 32 rows.
@@ -80,8 +82,8 @@ template <int ACROSS_, int DOWN_, int STAGES_>
 struct Tile {
     static constexpr int ACROSS = ACROSS_, STAGES = STAGES_, THREADS = 32 * ACROSS * DOWN_;
     static constexpr int OUTPUTS = 32 * ACROSS, ROWS = 32 * DOWN_;
-    // Places of a unit's parts in shared memory, in steps of 16 bytes: the values of weights and of rows, and the
-    // numbers of both.
+    // The parts of a unit's record in shared memory begin at these places, in steps of 16 bytes: the values of the
+    // weights (at 0) and of the rows, then the numbers of the weights and of the rows.
     static constexpr int X_VALUES = OUTPUTS / PACKED_ROWS * 32, W_NUMBERS = X_VALUES + ROWS / PACKED_ROWS * 32;
     static constexpr int X_NUMBERS = W_NUMBERS + OUTPUTS / SCALED_ROWS * OF_WEIGHTS * 8;
     static constexpr int RECORD = X_NUMBERS + ROWS / SCALED_ROWS * OF_ROWS * 8;
@@ -98,17 +100,18 @@ __device__ constexpr int most_that_divides(int whole, int most) {
     return whole % most == 0 ? most : most_that_divides(whole, most - 1);
 }
 
-// The copies of a thread for one part of every stage. The part has EACH of the ALL 16-byte words of every unit, for
-// SETS sets of rows. In a unit's record the part begins at AT.
+// A thread's copies of one part of every stage. For each of SETS sets of rows, the part has EACH of the ALL 16-byte
+// words of every unit. In a unit's record, the part begins at AT.
 template <class TILE, int AT, int SETS, int EACH, int ALL>
 struct Copier {
-    // Threads copy APART sets at a time, each thread the same number of times. Further threads copy nothing.
+    // The threads copy APART sets at a time, and each thread copies the same number of times. Threads that are left
+    // over copy nothing.
     static constexpr int OF_SET = DEPTH * EACH, APART = most_that_divides(SETS, TILE::THREADS / OF_SET), ROUNDS = SETS / APART;
     static constexpr bool ALL_COPY = APART * OF_SET == TILE::THREADS;
 
     const uint4* from;  // for the next stage
     long long apart;    // distance between rounds
-    int to, left;       // place in a stage, and units from its own in the next stage on
+    int to, left;       // place in a stage, and number of units from the thread's own unit in the next stage on
 
     __device__ Copier(const uint4* of, int units) {
         const int set = threadIdx.x / OF_SET, unit = threadIdx.x % OF_SET / EACH, i = threadIdx.x % EACH;
@@ -119,7 +122,7 @@ struct Copier {
         if (!ALL_COPY && set >= APART) to = -1;
     }
 
-    // Starts to copy the next stage. With WHOLE, every unit of it exists.
+    // Starts to copy the next stage. With WHOLE, every unit of the stage exists.
     template <bool WHOLE>
     __device__ void copy(uint4* stage) {
         if (ALL_COPY || to >= 0) {
@@ -132,7 +135,7 @@ struct Copier {
     }
 };
 
-// Brings stages into shared memory, one after the other.
+// Copies stages into shared memory, one after the other.
 template <class TILE>
 struct Stages {
     uint4* memory;
@@ -172,7 +175,7 @@ template <class TILE, bool PLAIN>
 struct Warp {
     static constexpr int STAGE = DEPTH * TILE::RECORD;
     Stages<TILE>& stages;
-    float4* kept;       // shared memory for sums that wait for their partners
+    float4* kept;       // shared memory of sums that wait for their partners
     int units;          // number of units to multiply
     const uint4* unit;  // record of the next unit, and number of units left in its stage
     int left;
@@ -183,13 +186,14 @@ struct Warp {
     __device__ static int across() { return threadIdx.x / 32 % TILE::ACROSS; }
     __device__ static int down() { return threadIdx.x / 32 / TILE::ACROSS; }
 
-    // Converts an integer sum to a float, for sums that begin with SHIFT and for sums that do not.
+    // Converts an integer sum to a float. If PLAIN, the sum began with SHIFTED, and the result of `shifted` still
+    // contains SHIFT.
     __device__ static float shifted(int sum) {
         return PLAIN ? __uint_as_float(static_cast<uint32_t>(sum)) : static_cast<float>(sum);
     }
     __device__ static float number(int sum) { return PLAIN ? __fsub_rn(shifted(sum), SHIFT) : shifted(sum); }
 
-    // Goes on to the next stage, when its copies are complete.
+    // Waits for the copies of the next stage, and goes on to that stage.
     template <bool WHOLE>
     __device__ void next_stage() {
         // All threads have read the previous stage, so the next copies may replace it.
@@ -214,7 +218,8 @@ struct Warp {
         }
     }
 
-    // Multiplies the loaded unit at `at`, with which a group begins or ends. Then `load_next` loads another unit.
+    // Multiplies the loaded unit at `at`. `begins` and `ends` say whether a group begins or ends with this unit.
+    // `load_next` loads another unit.
     template <class LoadNext>
     __device__ void multiply_unit(const uint4* at, bool begins, bool ends, Sums& sums, LoadNext load_next) {
         const int lane = threadIdx.x % 32;
@@ -273,7 +278,7 @@ struct Warp {
         }
     }
 
-    // Adds the groups of one remainder. A group has `parts` units.
+    // Adds the `count` groups of one remainder. A group has `parts` units.
     __device__ void add_groups(int count, int parts, Sums& sums) {
         for (int group = count; group > 0; group--) {
             for (int part = 0; part < parts; part++) {
@@ -301,7 +306,7 @@ struct Warp {
         });
     }
 
-    // The product of this block's tile.
+    // Computes the product of this block's tile.
     __device__ void multiply(int units_of_group, Sums& sums) {
         const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
 #pragma unroll
@@ -311,8 +316,8 @@ struct Warp {
         for (int i = 0; i < 4; i++) nothing[i] = known_later(PLAIN ? SHIFTED : 0);
         next_stage<false>();
         load(unit);
-        // If the groups of each remainder fill whole stages, the loop only has to count stages. Only plain scales have
-        // this version, because other scales are rare and each version takes compile time.
+        // If the groups of each remainder fill whole stages, the loop only has to count stages. This faster version
+        // exists only for plain scales, because other scales are rare and each version takes compile time.
         if (PLAIN && parts == 1 && groups % (LANES * DEPTH) == 0) {
             const int count = groups / (LANES * DEPTH);
             add_remainders(sums, [&](int, Sums& own) {
@@ -324,7 +329,7 @@ struct Warp {
         wait_for_copies<0>();
     }
 
-    // Joins the sums of all remainders. `add` computes each of them from zeros.
+    // Joins the sums of all remainders. `add` adds the groups of one remainder to sums that are 0.
     template <class Add>
     __device__ void add_remainders(Sums& sums, Add add) {
         float* const own = &sums[0][0][0];
@@ -338,7 +343,7 @@ struct Warp {
             add(2 * pair + 1, others);
 #pragma unroll
             for (int i = 0; i < 32; i++) own[i] = __fadd_rn(own[i], (&others[0][0][0])[i]);
-            // Sums of two, four and eight remainders wait in shared memory for their partners.
+            // The sums of two, four and eight remainders wait in shared memory for their partners.
             float4* of_level = kept + threadIdx.x;
             for (int pairs = pair; pairs % 2 == 1; pairs /= 2, of_level += 8 * TILE::THREADS) {
 #pragma unroll
@@ -357,8 +362,8 @@ struct Warp {
         }
     }
 
-    // Writes the sums, with their bias, for `rows` rows and for the outputs from `first` on. `count` of `outputs`
-    // remain from this block on.
+    // Writes the sums, with their bias, for `rows` rows and for the outputs from `first` on. Of all `outputs` outputs,
+    // `count` remain from this block on.
     __device__ static void write(const Sums& sums, const float* bias, float* out, int outputs, int first, int count, int rows) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -404,10 +409,10 @@ __device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const flo
 // The largest tile whose sums and products fit into registers.
 constexpr int LARGE_DOWN = RUNS == 1 ? 3 : 2;
 
-// Computes `count` outputs of out (rows, O) from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both are packed, I
-// in `units` units, a group in `parts`. `odd` says whether a scale is not plain. Grid (ceil(rows / ROWS), ceil(count /
-// 128)) with ROWS = 96, or 64 if a format has two runs in a unit; block 4 · ROWS; shared memory 8 records of 16 ·
-// RECORD bytes, and 1,536 · ROWS bytes. Neighbouring blocks read the same weights.
+// Computes `count` outputs of out (rows, O), from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both operands are
+// packed. A row of I values has `units` units, and a group has `parts` units. `odd` says whether a scale is not plain.
+// Grid (ceil(rows / ROWS), ceil(count / 128)) with ROWS = 96, or 64 if a format has two runs in a unit; block 4 · ROWS;
+// shared memory 8 records of 16 · RECORD bytes, and 1,536 · ROWS bytes. Neighbouring blocks read the same weights.
 KERNEL_WITH(128 * LARGE_DOWN, 1) matmul_q8_128(Packed w, Packed x, const unsigned* odd, const float* bias, float* out,
                                                int outputs, int first, int count, int rows, int units, int parts) {
     LET_NEXT_START();
@@ -415,8 +420,8 @@ KERNEL_WITH(128 * LARGE_DOWN, 1) matmul_q8_128(Packed w, Packed x, const unsigne
     matmul<Tile<4, LARGE_DOWN, 2>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
 }
 
-// The same with the same bits, for devices with less shared memory. Grid (ceil(rows / 64), ceil(count / 64)), block
-// 128, shared memory 8 records of 16 · RECORD bytes, and 49,152 bytes.
+// Does the same as matmul_q8_128, with the same bits, for devices with less shared memory. Grid (ceil(rows / 64),
+// ceil(count / 64)), block 128, shared memory 8 records of 16 · RECORD bytes, and 49,152 bytes.
 KERNEL_WITH(128, 1) matmul_q8_64(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
                                  int first, int count, int rows, int units, int parts) {
     LET_NEXT_START();

@@ -2,20 +2,20 @@
 // bfloat16, on the tensor cores that four warps use together.
 #include "warpgroup.cuh"
 
-// Number of inputs of a tile: 128 bytes of a row, which is the width of the swizzle of these tensor cores. And number
-// of tiles in shared memory: two are multiplied while two arrive by asynchronous copies.
+// Number of inputs of a tile: 128 bytes of a row, the width of the swizzle of these tensor cores. And number of tiles
+// in shared memory: two are multiplied while asynchronous copies fill the other two.
 constexpr int DEPTH = 64, STAGES = 4;
 
-// A block's sums. Each of its GROUPS of four warps has 64 rows. Every sum is over the inputs in their order, 16 at a
-// time, for all sizes.
+// The sums of a block. Each of its GROUPS groups of four warps has 64 rows. Every sum adds the inputs in their order,
+// 16 at a time, for all tile sizes.
 template <int GROUPS, int OUTPUTS_>
 struct Tile {
     static constexpr int ROWS = 64 * GROUPS, OUTPUTS = OUTPUTS_, THREADS = GROUP * GROUPS;
     float sums[OUTPUTS / 2];
 
-    // Multiplies every tile of `count` that belongs to this block, and calls `finish` with its number. x_of and w_of
-    // return the beginnings of a tile's rows of x and of the weights. The next operands are being copied while a tile
-    // is finished. Waits for the input.
+    // Multiplies each of the `count` tiles that belongs to this block, and calls `finish` with its number. x_of and
+    // w_of return the rows of x and of the weights of a tile. While a tile is finished, the operands of the next tile
+    // are copied. Waits for the input.
     template <class XOf, class WOf, class Finish>
     __device__ void each_tile(int count, XOf x_of, WOf w_of, int inputs, Finish finish) {
         constexpr int BOTH = (ROWS + OUTPUTS) * DEPTH;
@@ -23,7 +23,8 @@ struct Tile {
         // Shared memory of each stage for x and for w, each at a multiple of 1,024 bytes.
         uint16_t* const stages = memory + (-shared_address(memory) & 1023) / 2;
         const int steps = ceil_div(inputs, DEPTH), group = threadIdx.x / GROUP;
-        // The next step to copy: a step of a tile. Steps are numbered through all tiles.
+        // The next step to copy: its tile, its step in the tile, and its number. Steps are numbered through all tiles
+        // of the block.
         int tile = blockIdx.x, step = 0, number = 0;
         Copier<DEPTH, ROWS, THREADS> x(x_of(tile), inputs);
         Copier<DEPTH, OUTPUTS, THREADS> w(w_of(tile), inputs);
@@ -39,8 +40,8 @@ struct Tile {
             if (tile < count) copy_x(), copy_w(), copied();
             close_copies();
         };
-        // When the copies of all threads for a step are complete. All threads have then also finished the step before
-        // the previous one, which the next copies replace.
+        // Waits until the copies of all threads for a step are complete. Then all threads have also finished the step
+        // before the previous one, which the next copies replace.
         auto wait = [&] {
             wait_for_copies<1>();
             show_to_tensor_cores();
@@ -56,7 +57,7 @@ struct Tile {
             close_products();
         };
 
-        // The weights are complete before the previous kernel ends, so those of the first steps are loaded before the
+        // The weights do not depend on the previous kernel. So the weights of the first steps are copied before the
         // wait.
         const int early = min(2, steps);
         for (; step < early; step++, number++) copy_w();
@@ -84,14 +85,15 @@ struct Tile {
         wait_for_copies<0>();
     }
 
-    // Calls `finish` with a row and an output of the tile, and the sums of this output and the next one, for all sums
-    // of the thread.
+    // For all sums of the thread: calls `finish` with a row and an output of the tile, and the sums of this output and
+    // of the next output.
     template <class Finish>
     __device__ void each(Finish finish) const {
         each_of<1>([&](int row, int output, int i) { finish(row, output, float2{sums[i], sums[i + 1]}); });
     }
 
-    // The same for two matrices, with an output and the sums of both.
+    // The same for two matrices: calls `finish` with a row, an output, and the sums of this output and of the next
+    // output for both matrices.
     template <class Finish>
     __device__ void each_two(Finish finish) const {
         each_of<2>([&](int row, int output, int i) {
@@ -99,7 +101,8 @@ struct Tile {
         });
     }
 
-    // Calls `call` with a row, an output of one of this many matrices, and the number of its sum.
+    // For all sums of the thread, if their columns alternate between this many matrices: calls `call` with a row, an
+    // output of one matrix, and the number of its sum.
     template <int MATRICES, class Call>
     __device__ static void each_of(Call call) {
         const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -117,24 +120,25 @@ using Huge = Tile<3, 256>;
 using Large = Tile<2, 256>;
 using Small = Tile<1, 64>;
 
-// Up to three products of x (rows, I) with w (O, I), both in bfloat16, into out (rows, O) each, with sums in float32. I
-// is a multiple of 8. Tiles: ceil(rows / 192) · Σ ceil(O / 256), the products one after the other. Grid: at most this
-// number, and as many blocks as fit on the device; block 384; shared memory 230,400 bytes. Of all tile sizes that fit,
-// this one reads the fewest bytes per product, and the bandwidth of the second-level cache is the limit.
+// Up to three products of x (rows, I) with weights w (O, I), both in bfloat16. Each product writes out (rows, O), with
+// sums in float32. I is a multiple of 8. Tiles: ceil(rows / 192) · Σ ceil(O / 256), the products one after the other.
+// Grid: this number, but at most as many blocks as fit on the device; block 384; shared memory 230,400 bytes. The
+// bandwidth of the second-level cache is the limit. Of all tile sizes that fit, this one reads the fewest bytes per
+// product.
 KERNEL_WITH(384, 1) matmul_wgmma_192(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Huge>(products, x, rows);
 }
 
-// The same with the same bits, in parts of 128 rows. Tiles: ceil(rows / 128) · Σ ceil(O / 256). Grid: up to this
-// number; block 256; shared memory 197,632 bytes. Neighbouring blocks read the same weights.
+// Does the same as matmul_wgmma_192, with the same bits, in tiles of 128 rows. Tiles: ceil(rows / 128) · Σ ceil(O /
+// 256). Grid: up to this number; block 256; shared memory 197,632 bytes. Neighbouring blocks read the same weights.
 KERNEL_WITH(256, 1) matmul_wgmma_256(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Large>(products, x, rows);
 }
 
-// The same with the same bits, for sizes with too few large tiles for all multiprocessors. Tiles: ceil(rows / 64) · Σ
-// ceil(O / 64). Grid: up to this number; block 128; shared memory 66,560 bytes.
+// Does the same, with the same bits, for sizes with too few large tiles for all multiprocessors. Tiles: ceil(rows / 64)
+// · Σ ceil(O / 64). Grid: up to this number; block 128; shared memory 66,560 bytes.
 KERNEL_WITH(128, 3) matmul_wgmma_64(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Small>(products, x, rows);
@@ -146,12 +150,14 @@ KERNEL_WITH(384, 1) swiglu_wgmma_192(const uint16_t* x, int rows, Gated gated, u
     LET_NEXT_START();
     swiglu<Huge>(x, rows, gated, narrow);
 }
-// Tiles: ceil(rows / 128) · ceil(F / 128). Grid: up to this number; block 256; shared memory 197,632 bytes.
+// The same in tiles of 128 rows. Tiles: ceil(rows / 128) · ceil(F / 128). Grid: up to this number; block 256; shared
+// memory 197,632 bytes.
 KERNEL_WITH(256, 1) swiglu_wgmma_256(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Large>(x, rows, gated, narrow);
 }
-// Tiles: ceil(rows / 64) · ceil(F / 32). Grid: up to this number; block 128; shared memory 66,560 bytes.
+// The same in small tiles. Tiles: ceil(rows / 64) · ceil(F / 32). Grid: up to this number; block 128; shared memory
+// 66,560 bytes.
 KERNEL_WITH(128, 3) swiglu_wgmma_64(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Small>(x, rows, gated, narrow);

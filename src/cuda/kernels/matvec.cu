@@ -2,9 +2,9 @@
 // matvec_bf16.cu is used instead.
 #include "matvec.cuh"
 
-// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each. rows is at most the number in the name. I
-// is a multiple of 8. For int8, I, the group size and the matrix's first index in its tensor are multiples of 16. Grid
-// (Σ ceil(O / 8)), the products one after the other; block 128.
+// Up to three products of x (rows, I) with weights w (O, I). Each product writes out (rows, O). The number of rows is
+// at most the number in the name. I is a multiple of 8. For int8, I, the group size and the index of the matrix's first
+// value in its tensor are multiples of 16. Grid (Σ ceil(O / 8)), the products one after the other; block 128.
 #define MATVEC(ROWS)                                                         \
     KERNEL(128) matvec_##ROWS(Products products, const float* x, int rows) { \
         LET_NEXT_START();                                                    \
@@ -12,8 +12,8 @@
     }
 FOR_FEW_ROWS(MATVEC)
 
-// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec, silu and mul. Sizes
-// as in matvec. Grid (ceil(F / 4)), block 128.
+// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec, silu and mul. The
+// sizes are those of matvec. Grid (ceil(F / 4)), block 128.
 #define SWIGLU(ROWS)                                                   \
     KERNEL(128) swiglu_##ROWS(Gated gated, const float* x, int rows) { \
         LET_NEXT_START();                                              \

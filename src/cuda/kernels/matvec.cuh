@@ -1,19 +1,21 @@
-// Products with few rows of activations: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). For matvec.cu and
+// Products with few rows of activations: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). Used by matvec.cu and
 // matvec_16.cu.
 //
-// A decode pass multiplies one row: every weight is read once, and reading takes all the time. A warp has several
-// outputs. Its lanes take neighbouring 16 bytes of each (32 values if weights are in blocks). The next loads start
-// before the last values are multiplied, and the first loads start even before the input is complete.
+// A decode pass multiplies one row. Every weight is read once, and reading takes all the time. A warp has several
+// outputs. For each output, its lanes read neighbouring units of 16 bytes (or of 32 values, if weights are in blocks).
+// The next loads start before the loaded values are multiplied. The first loads start even before the input is
+// complete.
 //
 // A lane sums a unit's products separately and then adds them to its earlier sum. The lanes' sums are added pairwise.
-// This order is the same for every number of rows, and whatever else a warp computes. It is not the order of
-// ops/matmul.rs; the relative L2 distance between the results is under 1e-6. matvec_plain.cu has the order of ops.
+// This order is the same for every number of rows and outputs. It differs from the order of ops/matmul.rs; the relative
+// L2 distance between the results is under 1e-6. The order of matvec_plain.cu is that of ops.
 #pragma once
 #include "weights.cuh"
 
 using Weights = Unit<WEIGHT>;
 constexpr int VALUES = Weights::VALUES;
-// Number of a row's units that are loaded at a time. Many rows, and wide units, leave fewer registers.
+// Number of units of a row of weights that a lane loads at a time. Many rows, and wide units, leave fewer registers for
+// this.
 template <int ROWS>
 constexpr int AT_ONCE = VALUES > 8 || ROWS > 8 ? 1 : ROWS > 2 ? 2 : 4;
 
@@ -26,7 +28,7 @@ __device__ inline void add_unit(const Weights::Raw& raw, const float* x, int inp
     for (int i = 0; i < VALUES; i++) w[i] = used<WEIGHT, PRECISION>(w[i]);
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
-        // Rows beyond the last one repeat the last one. Their results are not written.
+        // Rows beyond the last one are computed like the last one. Their results are not written.
         const float4* at = reinterpret_cast<const float4*>(x + static_cast<long long>(min(row, rows - 1)) * inputs);
         float sum = 0.0f;
 #pragma unroll
@@ -41,7 +43,7 @@ __device__ inline void add_unit(const Weights::Raw& raw, const float* x, int inp
     }
 }
 
-// sums[output][row] = the complete products, in every lane of the warp. Waits for the input.
+// Sets sums[output][row] to the complete products, in every lane of the warp. Waits for the input.
 template <int OUTPUTS, int ROWS>
 __device__ inline void multiply(const Row (&w)[OUTPUTS], const float* x, int inputs, int rows,
                                 float (&sums)[OUTPUTS][ROWS]) {
@@ -97,7 +99,7 @@ ONE_COPY void multiply_row(const Row (&w)[OUTPUTS], const float* x, int inputs, 
     multiply(w, x, inputs, 1, sums);
 }
 
-// The products of up to ROWS rows. A warp has OUTPUTS outputs.
+// Computes products of up to ROWS rows. A warp has OUTPUTS outputs.
 template <int OUTPUTS, int ROWS>
 __device__ inline void matvec(const Products& products, const float* x, int rows) {
     Part part = part_of(products, blockIdx.x, OUTPUTS * (blockDim.x / 32));
@@ -105,7 +107,7 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
     const Matrix& matrix = product.matrix;
     int first = part.first + static_cast<int>(threadIdx.x / 32) * OUTPUTS, lane = threadIdx.x % 32;
     Row w[OUTPUTS];
-    // Outputs beyond the last one repeat the last one.
+    // Outputs beyond the last one are computed like the last one.
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++) w[o] = row_of<WEIGHT>(matrix, min(first + o, matrix.outputs - 1));
     auto put = [&](int row, int o, float sum) {
@@ -136,8 +138,8 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
     }
 }
 
-// The gated half of the feed-forward network (Shazeer, 2020): a warp has PAIRS outputs of gate, and the same outputs of
-// up.
+// Computes gate, its SiLU, up and their product in the feed-forward network (Shazeer, 2020). A warp has PAIRS outputs
+// of gate, and the same outputs of up.
 template <int PAIRS, int ROWS>
 __device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
     int outputs = gated.gate.outputs, lane = threadIdx.x % 32;

@@ -4,27 +4,27 @@
 // Every weight is read once for all rows, because an mma takes 16 rows in the same time as one. A block has 16 rows of
 // weights at a time, one tile of mma. Its warps take pieces of the inputs in turn, and each warp loads two pieces
 // ahead. The first loads start before the input is complete, and the loads of the next tile start while this tile is
-// multiplied. A lane loads 16 bytes of two rows of weights. An mma adds 16 inputs in any order. Here the inputs of its
-// index k are chosen in such a way that these bytes, without rearrangement, are a lane's part of two tiles.
+// multiplied. A lane loads 16 bytes of each of two rows of weights. An mma adds 16 inputs, and their order does not
+// matter. Here the order is chosen such that the loaded bytes are a lane's part of two tiles, without rearrangement.
 //
-// Each row of x is a separate column. The sums of a piece are computed separately and then added to the earlier ones,
-// because each addition of a tensor core truncates the sum. The sums of the warps are added one after the other. So a
-// row has the same bits alone, in a batch and in swiglu. The relative L2 distance from the results of ops/matmul.rs is
-// under 1e-6.
+// Each row of x is a column of its own in the mma. The sums of a piece are computed separately and then added to the
+// earlier sums, because each addition of a tensor core truncates the sum. The sums of the warps are added one after the
+// other. So a row has the same bits alone, in a batch and in swiglu. The relative L2 distance from the results of
+// ops/matmul.rs is under 1e-6.
 //
-// If there is one row, and no other kernel reads its norm, every block computes the norm itself (…_norm) while its
-// first weights arrive. That takes less time than waiting for another kernel.
+// If x is the norm of a single row, and no other kernel reads this norm, every block computes the norm itself while its
+// first weights arrive (the kernels …_norm). This takes less time than waiting for another kernel.
 #include "norm.cuh"
 #include "tensor.cuh"
 #include "turns.cuh"
 
 constexpr int OUTPUTS = 16, WARPS = 8, PIECE = 128, CHUNKS = PIECE / 32, LANE_INPUTS = 8;
-// Number of inputs in the pieces of all warps.
+// Number of inputs in one piece of each warp.
 constexpr int ROUND = WARPS * PIECE;
 // Number of values per lane in the warp's tiles of sums. A tile is 16 rows of weights and 8 rows of x.
 constexpr int SUMS = OUTPUTS * 8;
 
-// The two rows of weights of which a lane loads parts: numbers lane / 4 and lane / 4 + 8 of the 16.
+// The two rows of weights that a lane loads parts of: numbers lane / 4 and lane / 4 + 8 of the tile's 16 rows.
 struct Two {
     const uint16_t* low;
     const uint16_t* high;
@@ -38,10 +38,10 @@ struct NormRoom {
         : norm(reinterpret_cast<uint16_t*>(memory)), row(reinterpret_cast<float*>(memory + ceil_div(width, 8) * 16)) {}
 };
 
-// For each tile of this block, calls `finish` with its number and a function. The function returns sum number i of its
-// 16 rows of weights with `rows` rows of x, each `inputs` long. The order is that of the 32 lanes of an mma, which have
-// four sums of each of its TILES tiles. Threads from TILES · SUMS on have no sums. `rows_of` returns a lane's rows of a
-// tile. `input` waits for the input and returns the rows of x.
+// Multiplies 16 rows of weights with `rows` rows of x, each `inputs` long, for each tile of this block. Then calls
+// `finish` with the tile's number and a function that returns sum number i. The sums are in the order of an mma: 32
+// lanes have four sums each, for each of the TILES tiles of rows of x. Threads from TILES · SUMS on have no sums.
+// `rows_of` returns a lane's rows of weights of a tile. `input_of` waits for the input and returns the rows of x.
 template <int TILES, class RowsOf, class Input, class Finish>
 __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int inputs, int rows, Finish finish) {
     SHARED(float, parts, 2 * WARPS * TILES * SUMS);
@@ -58,8 +58,8 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
             to[k][1] = load_once(of.high + input);
         }
     };
-    // Two pieces are in flight, which is all that a warp has of most matrices. A new piece is loaded into the registers
-    // of the piece just used, because moving a piece to other registers would mean waiting for it.
+    // Two pieces are in flight; in most matrices, a warp has no more. A new piece is loaded into the registers of the
+    // piece that was just used, because moving a piece to other registers would mean waiting for it.
     const int own = warp * PIECE, all = ceil_div(inputs, 2 * ROUND) * (2 * ROUND);
     Two at = rows_of(blockIdx.x);
     ask(at, own, now);
@@ -77,7 +77,7 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
 #pragma unroll
                 for (int of = 0; of < TILES; of++) {
                     const int row = 8 * of + group;
-                    // Missing rows and inputs are zeros.
+                    // Rows and inputs that do not exist are zeros.
                     uint4 of_x = make_uint4(0, 0, 0, 0);
                     if (row < rows && input < inputs) {
                         of_x = *reinterpret_cast<const uint4*>(x + static_cast<long long>(row) * inputs + input);
@@ -106,8 +106,8 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
             if (first + ROUND < inputs) use(first + ROUND, next);
             ask(at, ahead + ROUND, next);
         }
-        // The next tile uses the other half of this memory. The tile after it begins when all threads have finished
-        // this one.
+        // The next tile uses the other half of this memory. The tile after the next one uses this half again; all
+        // threads have finished this tile by then.
         float* const own_parts = parts + turn * WARPS * TILES * SUMS;
 #pragma unroll
         for (int of = 0; of < TILES; of++) {
@@ -124,18 +124,19 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
     }
 }
 
-// The row of x, and the row among the first eight rows of weights, of sum number i. The sums of the other eight rows
-// are two times 32 further on.
+// These functions return the row of x of sum number i, and its row of weights among the first eight. The sum with the
+// row of weights eight further on has number i + 64.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 
-// With TURNS, rows is 1, and a tile of a product that RoPE rotates has eight pairs: first their first values, then
-// their second values.
+// Computes the products. With TURNS, there is one row. A tile of a product that RoPE rotates then has the outputs of
+// eight pairs: the first values of all pairs, then their second values.
 template <int TILES, bool TURNS, class Input>
 __device__ inline void matvec(const Products& products, int tiles, Input input, int rows, const Added& added,
                               const Turns& turns) {
     const int inputs = products.of[0].matrix.inputs, group = threadIdx.x % 32 / 4;
-    // The outputs of number `i` of eight in a tile, and of the number eight further on.
+    // The outputs of rows i and i + 8 of a tile, for i < 8. If they are a rotated pair, also the pair's number in its
+    // head.
     struct Outputs {
         int low, high, pair;
     };
@@ -167,7 +168,8 @@ __device__ inline void matvec(const Products& products, int tiles, Input input, 
             uint16_t* const cache =
                 turned.cache ? static_cast<uint16_t*>(turned.cache) + static_cast<long long>(turns.span->start) * outputs : nullptr;
             if (turned.out) {
-                // One thread has both values of a pair. The number of heads is whole, so either both exist or neither.
+                // One thread has both values of a pair. A product has whole heads. So either both values exist or
+                // neither.
                 if (i / 64 % 2 == 1 || own.low >= outputs) return;
                 const float cos = turns.cos[own.pair], sin = turns.sin[own.pair];
                 const float a = finished<BF16>(sum_of(i), product.bias, own.low);
@@ -196,16 +198,16 @@ __device__ inline void matvec(const Products& products, int tiles, Input input, 
     });
 }
 
-// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each. rows is at most the number in the name,
-// and I is a multiple of 8. For a single product, its sum with another tensor can be computed too, with the bits of
-// add. Grid (Σ ceil(O / 16)), the products one after the other; block 256.
+// Up to three products of x (rows, I) with weights w (O, I). Each product writes out (rows, O). The number of rows is
+// at most the number in the name, and I is a multiple of 8. If there is a single product, the kernel can also add
+// another tensor to it, with the bits of add. Grid (Σ ceil(O / 16)), the products one after the other; block 256.
 #define MATVEC(name, tiles)                                                                                    KERNEL_WITH(256, 2) name(Products products, const uint16_t* x, int rows, Added added) {                        LET_NEXT_START();                                                                                          auto input = [&] {                                                                                             WAIT_FOR_INPUT();                                                                                          return x;                                                                                              };                                                                                                         matvec<tiles, false>(products, gridDim.x, input, rows, added, {});                                                }
 MATVEC(matvec_bf16_8, 1)
 MATVEC(matvec_bf16_16, 2)
 
-// The same for one row, which is the norm of a row of at most KEPT values, with the bits of rms_norm. `tiles` is Σ
-// ceil(O / 16). Results can also be rotated and cached, with the bits of rope. Grid: up to `tiles`, and as many blocks
-// as fit on the device; block 256; shared memory 16 · ceil(I / 8) + 4 · (I + 16 · ⌊I / 1024⌋) bytes.
+// The same for one row x, which is the norm of a row of at most KEPT values, with the bits of rms_norm. `tiles` is Σ
+// ceil(O / 16). Results can also be rotated and cached, with the bits of rope. Grid: `tiles`, but at most as many
+// blocks as fit on the device; block 256; shared memory 16 · ceil(I / 8) + 4 · (I + 16 · ⌊I / 1024⌋) bytes.
 KERNEL_WITH(256, 2) matvec_bf16_norm(Products products, Norm norm, int tiles, Turns turns) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);
@@ -219,8 +221,8 @@ KERNEL_WITH(256, 2) matvec_bf16_norm(Products products, Norm norm, int tiles, Tu
     matvec<1, true>(products, tiles, input, 1, {}, turns);
 }
 
-// The gated half of the feed-forward network (Shazeer, 2020): the first eight of a block's rows of weights belong to
-// gate, and the others are the same rows of up.
+// Computes gate, its SiLU, up and their product in the feed-forward network (Shazeer, 2020). The first eight of a
+// block's rows of weights belong to gate, and the other eight are the same rows of up.
 template <int TILES, class Input>
 __device__ inline void swiglu(int tiles, Input input, int rows, const Gated& gated, uint16_t* narrow) {
     const int inputs = gated.gate.inputs, outputs = gated.gate.outputs, group = threadIdx.x % 32 / 4;
@@ -247,13 +249,13 @@ __device__ inline void swiglu(int tiles, Input input, int rows, const Gated& gat
 }
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec_bf16, silu and mul.
-// Sizes as in matvec_bf16. If `narrow` is not null, only silu · up is written, in bfloat16, to `narrow`. Grid (ceil(F /
-// 8)), block 256.
+// The sizes are those of matvec_bf16. If `narrow` is not null, only silu · up is written, in bfloat16, to `narrow`.
+// Grid (ceil(F / 8)), block 256.
 #define SWIGLU(name, tiles)                                                                              KERNEL_WITH(256, 2) name(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {                   LET_NEXT_START();                                                                                    auto input = [&] {                                                                                       WAIT_FOR_INPUT();                                                                                    return x;                                                                                        };                                                                                                   swiglu<tiles>(gridDim.x, input, rows, gated, narrow);                                            }
 SWIGLU(swiglu_bf16_8, 1)
 SWIGLU(swiglu_bf16_16, 2)
 
-// The same for the norm of a row, as in matvec_bf16_norm. `tiles` is ceil(F / 8).
+// The same for one row x, which is the norm of a row, as in matvec_bf16_norm. `tiles` is ceil(F / 8).
 KERNEL_WITH(256, 2) swiglu_bf16_norm(Norm norm, int tiles, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);

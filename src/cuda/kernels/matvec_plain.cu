@@ -2,9 +2,9 @@
 // -DWEIGHT, -DPRECISION.
 #include "weights.cuh"
 
-// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each, with the bits of ops/matmul.rs. Lane l of
-// each half of a warp sums every sixteenth product of a stretch; the two halves take stretches in turn. Grid (Σ ceil(O
-// / 4), rows), block 128.
+// Up to three products of x (rows, I) with weights w (O, I). Each product writes out (rows, O), with the bits of
+// ops/matmul.rs. Lane l of each half of a warp sums every sixteenth product of a stretch. The two halves take stretches
+// in turn. Grid (Σ ceil(O / 4), rows), block 128.
 KERNEL(128) matvec_plain(Products products, const float* x) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

@@ -1,14 +1,14 @@
 // Integer products with few rows: int8 activations (quantize.cu) with int8 weights, or with blocks as they are stored.
-// -DWEIGHT (I8 or a format). All have the bits of ops/quantize.rs and ops/blocks.rs.
+// -DWEIGHT (I8 or a format). All results have the bits of ops/quantize.rs and ops/blocks.rs.
 #include "whole.cuh"
 
-// The part of a group of weights that is loaded before the multiplication.
+// The part of a group of weights that is loaded before the multiplication. For blocks, this is the whole group.
 template <class W>
 struct Asked {
     using Raw = Group<W>;
     static __device__ inline Raw load(const Row& row, int number, int) { return group_of<W>(row.bytes, number); }
 };
-// For int8, these are the first 32 values. The rest of a longer group is loaded during the multiplication.
+// For int8, this is the first 32 values, and the scale. The rest of a longer group is loaded during the multiplication.
 template <>
 struct Asked<I8> {
     struct Raw {
@@ -23,7 +23,7 @@ struct Asked<I8> {
 };
 using Raw = Asked<WEIGHT>::Raw;
 
-// 16 products.
+// Returns sum + Σ a·b over 16 signed bytes each.
 __device__ inline int dot16(const uint4& a, const uint4& b, int sum) {
     return dot4(a.w, b.w, dot4(a.z, b.z, dot4(a.y, b.y, dot4(a.x, b.x, sum))));
 }
@@ -53,9 +53,9 @@ __device__ inline Term multiply(const typename Asked<W>::Raw& raw, const Row& ro
     }
 }
 
-// sums[output][row] = the complete products, in the first lane of the warp. A lane has every 32nd group. The first
-// sixteen lanes add: lane l adds the groups l, l + 16, l + 32 …; every second of these was multiplied by the lane
-// sixteen further on.
+// Sets sums[output][row] to the complete products, in the first lane of the warp. Each lane multiplies every 32nd
+// group. The first sixteen lanes add: lane l adds the groups l, l + 16, l + 32 … Lane l has multiplied every second of
+// these groups, and lane l + 16 the others.
 template <int OUTPUTS, int ROWS>
 __device__ inline void multiply_at_once(const Row (&w)[OUTPUTS], const int8_t* x, const float* x_scales, int inputs,
                                         int group, int rows, float (&sums)[OUTPUTS][ROWS]) {
@@ -81,7 +81,7 @@ __device__ inline void multiply_at_once(const Row (&w)[OUTPUTS], const int8_t* x
         for (int o = 0; o < OUTPUTS; o++) {
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                // Rows beyond the last one repeat the last one. Their results are not written.
+                // Rows beyond the last one are computed like the last one. Their results are not written.
                 long long there = min(row, rows - 1);
                 Term term = {0.0f, 0.0f};
                 if (number < groups) {
@@ -108,7 +108,7 @@ ONE_COPY void multiply_row(const Row (&w)[OUTPUTS], const int8_t* x, const float
     multiply_at_once(w, x, x_scales, inputs, group, 1, sums);
 }
 
-// The products of up to ROWS rows. A warp has two outputs.
+// Computes products of up to ROWS rows. A warp has two outputs.
 template <int ROWS>
 __device__ inline void matvec(const Products& all, const int8_t* x, const float* x_scales, int group, int rows) {
     constexpr int OUTPUTS = 2;
@@ -144,9 +144,10 @@ __device__ inline void matvec(const Products& all, const int8_t* x, const float*
     }
 }
 
-// Up to three products of x (rows, I), int8 with scales (rows, I / group), with w (O, I), into out (rows, O) each. rows
-// is at most the number in the name. For blocks, group is 32. For int8, the groups of the weights have the same size, a
-// multiple of 16 that divides I and the matrix's first index in its tensor. Grid (Σ ceil(O / 8)), block 128.
+// Up to three products of x (rows, I) with weights w (O, I). x is int8 with scales (rows, I / group). Each product
+// writes out (rows, O). The number of rows is at most the number in the name. For blocks, group is 32. For int8, the
+// groups of the weights have the same size as those of x. It is a multiple of 16, and divides I and the index of the
+// matrix's first value in its tensor. Grid (Σ ceil(O / 8)), block 128.
 #define MATVEC(ROWS)                                                                                                \
     KERNEL(128) matvec_q8_##ROWS(Products products, const int8_t* x, const float* x_scales, int group, int rows) { \
         LET_NEXT_START();                                                                                           \
@@ -154,8 +155,8 @@ __device__ inline void matvec(const Products& all, const int8_t* x, const float*
     }
 FOR_FEW_ROWS(MATVEC)
 
-// The same for any number of rows and any groups, for int8. A run ends where a group of either operand ends. Every lane
-// loops over all runs; lane l adds those whose number mod 16 is l. Grid (Σ ceil(O / 4), rows), block 128.
+// The same for int8 with any number of rows and any group sizes. A run ends where a group of x or of w ends. Every lane
+// loops over all runs. Lane l adds the runs whose number mod 16 is l. Grid (Σ ceil(O / 4), rows), block 128.
 KERNEL(128) matvec_q8_plain(Products products, const int8_t* x, const float* x_scales, int group) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

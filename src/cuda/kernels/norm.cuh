@@ -1,17 +1,17 @@
 // Shared code of the RMSNorm kernels: the scale of a row, with the bits of ops/rms_norm.rs.
 //
-// The sum of squares has the order of ops/matmul.rs: 16 threads sum a stretch of 1024 values, each thread every
-// sixteenth value. The stretches follow one another.
+// The sum of squares has the order of ops/matmul.rs: 16 threads sum a stretch of 1024 values, and each thread adds
+// every sixteenth value. The sums of the stretches are added one after the other.
 #pragma once
 #include "common.cuh"
 
-// Maximum number of a row's values that a block keeps in shared memory. Threads that sum in the order of ops would
-// otherwise wait for device memory value by value.
+// Maximum number of a row's values that a block keeps in shared memory. Without this, threads that sum in the order of
+// ops would wait for device memory at each value.
 constexpr int KEPT = 8 * STRETCH;
-// The place of value i in this memory. Neighbouring stretches are in different banks.
+// The place of value i in this memory. Padding puts neighbouring stretches into different banks.
 __device__ inline int place(int i) { return i + i / STRETCH * LANES; }
 
-// The scale of one row, in every thread of the block. `x` returns the row's values.
+// Returns the scale of one row, in every thread of the block. `x` returns the row's values.
 template <class Values>
 __device__ inline float scale_of(Values x, int width, float eps) {
     constexpr int MOST = 16;  // stretches that a block of 256 sums together
@@ -42,7 +42,7 @@ __device__ inline float scale_of(Values x, int width, float eps) {
 }
 
 // Number of values that a thread loads before it uses the first of them, and number of weights that it loads before the
-// input is complete: together all of a row of 4096.
+// input is complete. With 16 weights, the threads of a block have all weights of a row of 4096.
 constexpr int AT_ONCE = 8, WEIGHTS = 16;
 
 // A row whose norm is the input of a product and of nothing else.
@@ -53,14 +53,13 @@ struct Norm {
     int unused;
 };
 
-// A norm in bfloat16 that every block computes itself, of a row of at most KEPT values. `row` is shared memory for the
-// values in their padded places.
+// The norm in bfloat16 of a row of at most KEPT values, which every block computes itself.
 struct OwnNorm {
     Norm norm;
     int width;
     float weights[WEIGHTS];
 
-    // Loads the weights, which are available before the input.
+    // Loads the norm's weights, which are available before the input.
     __device__ inline OwnNorm(const Norm& norm, int width) : norm(norm), width(width) {
 #pragma unroll
         for (int k = 0; k < WEIGHTS; k++) {
@@ -69,8 +68,9 @@ struct OwnNorm {
         }
     }
 
-    // Writes to `to` (width) the result of rms_norm for the row. All threads of the block call it when the input is
-    // complete. Afterwards all of them may read the result.
+    // Writes the result of rms_norm for the row to `to` (width). `row` is shared memory for the row's values, in their
+    // padded places. All threads of the block call this function when the input is complete. Afterwards all of them may
+    // read the result.
     __device__ inline void make(float* row, uint16_t* to) {
         const int own = threadIdx.x, apart = blockDim.x;
         for (int first = own; first < width; first += AT_ONCE * apart) {

@@ -1,12 +1,12 @@
 // Int8 activations (ops/quantize.rs) in the layout of matmul_q8 (packed.cuh), from floats or from int8 values.
 //
-// For every 32 rows of a unit there are four numbers per row; those of row 8n + 2t + c are at 8t + 2n + c. Memory is
-// allocated for a multiple of 192 rows. The numbers of rows beyond the last one are never used.
+// Each row of a unit has four numbers. They are stored for 32 rows together; those of row 8n + 2t + c are at 8t + 2n +
+// c. Memory is allocated for a multiple of 192 rows. The numbers of rows beyond the last one are never used.
 #include "packed.cuh"
 #include "quantize.cuh"
 
-// x (rows, I), int8 with scales (rows, I / group), to units. The group size is a multiple of 32 values and divides I.
-// Grid (ceil(rows / 16), ceil(I / 512)), block 128.
+// Packs x (rows, I), int8 with scales (rows, I / group), as units. The group size is a multiple of 32 values and
+// divides I. Grid (ceil(rows / 16), ceil(I / 512)), block 128.
 KERNEL(128) pack_rows(const int8_t* x, const float* x_scales, int rows, int inputs, int group, PackedRows to) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -36,8 +36,8 @@ KERNEL(128) pack_rows(const int8_t* x, const float* x_scales, int rows, int inpu
 }
 
 // Quantises values (rows, I) in groups of 32, and writes them as units. `ask` loads the operands of the four values at
-// an index, and `make` computes the values from them. A warp has a unit of 16 rows, and a lane has its own 16 bytes of
-// the unit.
+// an index, and `make` computes the values from them. A warp packs a unit of 16 rows, and each lane writes its own 16
+// bytes of the unit.
 template <class Ask, class Make>
 __device__ inline void pack(Ask ask, Make make, int rows, int inputs, PackedRows to) {
     WAIT_FOR_INPUT();
@@ -47,7 +47,8 @@ __device__ inline void pack(Ask ask, Make make, int rows, int inputs, PackedRows
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = blockIdx.y * PACKED_ROWS + g;
     auto at = [&](int i, int half) { return static_cast<long long>(first + 8 * i) * inputs + unit * UNIT + 16 * half + 4 * t; };
     auto there = [&](int i) { return first + 8 * i < rows; };
-    // All loads come before the first write, because the compiler must assume that a write may change their source.
+    // All loads come before the first write. The compiler cannot move a load before a write, because it must assume
+    // that the write may change the loaded value.
     decltype(ask(0)) asked[2][2] = {};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -70,7 +71,7 @@ __device__ inline void pack(Ask ask, Make make, int rows, int inputs, PackedRows
         for (int apart = 2; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
         const float scale = scale_of_largest(largest), inverse = inverse_of(scale);
         if (t == 0 && !is_plain_of_rows(scale)) *to.odd = 1;
-        // Sums of 16 values, two in one word.
+        // The sums of the first and of the last 16 values, in one word.
         int sums = 0;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -88,7 +89,7 @@ __device__ inline void pack(Ask ask, Make make, int rows, int inputs, PackedRows
 
 __device__ inline float4 four_at(const float* x, long long at) { return *reinterpret_cast<const float4*>(x + at); }
 
-// x (rows, I) to units. Grid (ceil(I / 256), ceil(rows / 16)), block 256.
+// Quantises x (rows, I), and packs it as units. Grid (ceil(I / 256), ceil(rows / 16)), block 256.
 KERNEL(256) pack_floats(const float* x, int rows, int inputs, PackedRows to) {
     LET_NEXT_START();
     pack([&](long long at) { return four_at(x, at); }, [](bool, long long, const float4& x) { return x; }, rows, inputs, to);

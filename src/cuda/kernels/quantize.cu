@@ -1,9 +1,9 @@
 // int8 quantisation in groups: x ≈ q · scale, scale = max |x| / 127, with the bits of ops/quantize.rs.
 #include "quantize.cuh"
 
-// x (rows, width) to values (rows, width) and scales (rows, ceil(width / group)). Groups begin at a row's start, and
-// the last one may be short. Halves are rounded away from zero. A group with NaN has the scale NaN. Grid (rows,
-// ceil(groups / 4)), block 128: a warp computes a group.
+// Quantises x (rows, width) to values (rows, width) and scales (rows, ceil(width / group)). The first group of a row
+// begins at its start, and the last group may be short. Ties are rounded away from zero. A group with NaN has the scale
+// NaN. Grid (rows, ceil(groups / 4)), block 128: a warp computes a group.
 KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float* scales) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -24,8 +24,8 @@ KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float
     }
 }
 
-// The same for groups of 32 values, which divide the width. A thread has four values. Grid (ceil(rows · width / 512)),
-// block 128.
+// The same for groups of 32 values. The width is a multiple of 32. A thread quantises four values. Grid (ceil(rows ·
+// width / 512)), block 128.
 KERNEL(128) quantize_32(const float* x, long long count, int8_t* values, float* scales) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

@@ -1,36 +1,36 @@
-// int8 quantisation in groups, with the bits of ops/quantize.rs. Halves are rounded away from zero. A group with NaN
-// has the scale NaN.
+// int8 quantisation in groups, with the bits of ops/quantize.rs. Ties are rounded away from zero. A group with NaN has
+// the scale NaN.
 #pragma once
 #include "common.cuh"
 
-// The larger of two absolute values, or NaN if one is NaN.
+// Returns the larger of two absolute values, or NaN if one of them is NaN.
 __device__ inline float larger_or_none(float max, float x) { return x > max || x != x ? x : max; }
 
 __device__ inline float scale_of_largest(float largest) { return __fdiv_rn(largest, 127.0f); }
 
-// x in units of the scale.
+// Returns x / scale, rounded to an integer.
 __device__ inline int quantized(float x, float scale) {
     float exact = __fdiv_rn(x, scale), whole = truncf(exact);
     float away = fabsf(__fsub_rn(exact, whole)) >= 0.5f ? copysignf(1.0f, exact) : 0.0f;
     float q = __fadd_rn(whole, away);
-    // As a conversion in Rust: saturated, and NaN becomes 0.
+    // Like a conversion in Rust: the result saturates, and NaN becomes 0.
     return q != q ? 0 : static_cast<int>(fminf(fmaxf(q, -128.0f), 127.0f));
 }
 
-// The second argument of quantized4: approximately 1 / scale, or not finite if that is subnormal.
+// Returns the argument `inverse` of quantized4: approximately 1 / scale, or -∞ if the scale is subnormal, 0 or NaN.
 __device__ inline float inverse_of(float scale) { return scale >= 0x1p-126f ? near_inverse(scale) : minus_infinity(); }
 
-// `quantized` of four neighbouring values of a group, as bytes. There is no division if a product shows which integer
-// is the nearest: x · inverse is within 127 · 2⁻²¹ of the rounded x / scale.
+// `quantized` of four neighbouring values of a group, as bytes. If the product x · inverse already shows which integer
+// is the nearest, there is no division. The product differs from the rounded x / scale by at most 127 · 2⁻²¹.
 __device__ inline uint32_t quantized4(const float4& x, float scale, float inverse) {
-    // Adding this number rounds a value to an integer, which is then in the last bits.
+    // Adding this number rounds a value to an integer, which is then in the low bits of the sum.
     constexpr float ROUND = 12582912.0f;
-    // Closer to the middle of two integers, the division decides.
+    // If a value is closer to the middle between two integers than this allows, the division decides.
     constexpr float SURE = 0.4999f;
     bool sure = true;
     auto near = [&](float x) {
         const float exact = __fmul_rn(x, inverse), shifted = __fadd_rn(exact, ROUND);
-        // This never holds for values that are not finite.
+        // This comparison is false for values that are not finite.
         sure = sure && fabsf(__fsub_rn(exact, __fsub_rn(shifted, ROUND))) < SURE;
         return __float_as_uint(shifted) & 0xff;
     };
@@ -45,12 +45,12 @@ __device__ inline uint32_t quantized4(const float4& x, float scale, float invers
     return exact;
 }
 
-// The largest absolute value of four values, or NaN.
+// Returns the largest absolute value of four values, or NaN if one is NaN.
 __device__ inline float largest_of(const float4& x) {
     return larger_or_none(larger_or_none(larger_or_none(fabsf(x.x), fabsf(x.y)), fabsf(x.z)), fabsf(x.w));
 }
 
-// The same for the values of 8 lanes, in each of them.
+// Returns the largest of the values of 8 lanes, or NaN, in each of these lanes.
 __device__ inline float largest_of_eight(float largest) {
     for (int apart = 4; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
     return largest;
@@ -62,10 +62,10 @@ struct Quantized {
     float* scales;
 };
 
-// Value `x` of each lane is one of a group of 32. `first` is the index of the group's first value.
+// Quantises a group of 32 values, of which each lane has one in `x`. `first` is the index of the group's first value.
 __device__ inline void quantize_group(float x, const Quantized& to, long long first) {
     float largest = fabsf(x);
-    // NaN stays NaN, because a comparison with a NaN maximum is false and keeps the maximum.
+    // If a value is NaN, the maximum is NaN: `x > NaN` is false, so a maximum that is NaN is kept.
     for (int apart = 16; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
     const float scale = scale_of_largest(largest);
     const int lane = threadIdx.x % 32;

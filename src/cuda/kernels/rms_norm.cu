@@ -7,8 +7,8 @@
 #include "packed.cuh"
 #include "quantize.cuh"
 
-// The outputs for the norm of all rows: `out`, in bfloat16 `narrow`, and quantised from float32 `whole` and units. Each
-// may be null. Quantised outputs need a width that is a multiple of 32.
+// The outputs for the norm of all rows: in float32 `out`, in bfloat16 `narrow`, and, quantised from float32, `whole`
+// and units. Each may be null. Quantised outputs need a width that is a multiple of 32.
 struct Normed {
     float* out;
     uint16_t* narrow;
@@ -16,7 +16,7 @@ struct Normed {
     PackedRows packed;
 };
 
-// Calls `of` with each value, or with each pair of values.
+// Applies `of` to each value, or to each pair of values.
 template <class Of>
 __device__ inline float map(float x, Of of) { return of(x); }
 template <class Of>
@@ -33,7 +33,8 @@ __device__ inline void narrow_to(uint16_t* to, const float4& x) {
     *reinterpret_cast<uint2*>(to) = {pair_bf16(x.x, x.y), pair_bf16(x.z, x.w)};
 }
 
-// Quantises four neighbouring values of each lane, from value `first` of row `row` on. Eight lanes have a group.
+// Quantises four neighbouring values of each lane, from value `first` of row `row` on. Eight lanes have a group of 32
+// values.
 __device__ inline void quantize(const float4& x, bool there, int row, int first, int width, const Normed& to) {
     const float scale = scale_of_largest(largest_of_eight(largest_of(x)));
     const uint32_t bytes = quantized4(x, scale, inverse_of(scale));
@@ -46,20 +47,20 @@ __device__ inline void quantize(const float4& x, bool there, int row, int first,
 }
 __device__ inline void quantize(float, bool, int, int, int, const Normed&) {}
 
-// Number of values that a thread loads before it uses the first, and number of weights before the input is complete:
-// with four values each, all of a row of 4096.
+// Number of elements T that a thread loads before it uses the first, and number of elements of weights that it loads
+// before the input is complete. If T is four values, the threads of a block load all of a row of 4096.
 constexpr int ASKED = 4;
 
-// normed = RMSNorm of a row. A thread reads its values as type T: four values if that divides the width, else one.
-// `ask` loads the operands of number i, `make` computes the value from them, and `again` returns it once more. Waits
-// for the input.
+// Computes the RMSNorm of a row into `normed`. A thread reads its values as type T: four values if the width is a
+// multiple of 4, else one. `ask` loads the operands of element i, `make` computes the element from them, and `again`
+// returns the same element later. Waits for the input.
 template <class T, class Ask, class Make, class Again>
 __device__ inline void norm(Ask ask, Make make, Again again, const float* weight, float eps, int width, const Normed& normed) {
     constexpr int EACH = sizeof(T) / sizeof(float);
     DYNAMIC_SHARED(float, row);
     const bool kept = width <= KEPT;
     const int own = threadIdx.x, apart = blockDim.x, count = width / EACH;
-    // The warp's first value, because its lanes work together.
+    // The first element of the warp: its lanes work together, so they must do the same number of steps.
     const int of_warp = own - own % 32;
     auto weight_of = [&](int i) { return reinterpret_cast<const T*>(weight)[i]; };
     T weights[ASKED] = {};
@@ -84,7 +85,7 @@ __device__ inline void norm(Ask ask, Make make, Again again, const float* weight
             if (kept) in_row(i) = value;
         }
     }
-    // The block reads values that its other threads wrote.
+    // After this barrier, a thread may read the values that other threads of the block wrote.
     __syncthreads();
     const float scale = kept ? scale_of([&](int i) { return row[place(i)]; }, width, eps)
                              : scale_of([&](int i) { return again(float{}, i); }, width, eps);
@@ -120,8 +121,8 @@ __device__ inline void norm_of(const float* x, const float* weight, float eps, i
     norm<T>([&](int i) { return again(T{}, i); }, [](int, const T& x) { return x; }, again, weight, eps, width, normed);
 }
 
-// out (rows, width) = RMSNorm of x (rows, width); weight (width). If they are not null, it is also written in bfloat16
-// to `narrow`, and in int8 to `whole` and to units. out may be null.
+// out (rows, width) = RMSNorm of x (rows, width); weight (width). If `narrow`, `whole` and the units of `packed` are
+// not null, the result is also written there: in bfloat16 to `narrow`, in int8 to the others. out may be null.
 KERNEL_WITH(256, 3) rms_norm(const float* x, const float* weight, float eps, int width, float* out, uint16_t* narrow,
                          Quantized whole, PackedRows packed) {
     LET_NEXT_START();
@@ -148,8 +149,8 @@ __device__ inline void norm_of_sum(const float* a, const float* b, const float* 
     norm<T>(ask, add, again, weight, eps, width, normed);
 }
 
-// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b. normed and the parameters after it are as
-// in rms_norm.
+// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b. `normed` and the parameters after it are
+// the outputs of rms_norm.
 KERNEL_WITH(256, 3) add_rms_norm(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
                          float* normed, uint16_t* narrow, Quantized whole, PackedRows packed) {
     LET_NEXT_START();

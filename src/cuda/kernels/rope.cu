@@ -1,12 +1,13 @@
-// RoPE (Su et al., 2021): pair i of a head is rotated by position · frequency i. Also caches the result. -DPRECISION,
-// -DCACHE.
+// RoPE (Su et al., 2021): pair i of a head is rotated by position · frequency i. The kernel `rope` can also cache the
+// result. -DPRECISION, -DCACHE.
 #include "cache.cuh"
 
-// cos and sin (rows, pairs) of the angle positions[row] · frequencies[pair]. The angle is float32, as in ops/rope.rs.
-// Its cosine and sine are computed in float64 and rounded, which gives the nearest float32 except for a rare last bit.
-// Grid (rows), block 128.
+// Computes cos and sin (rows, pairs) of the angle positions[row] · frequencies[pair]. The angle is float32, as in
+// ops/rope.rs. Its cosine and sine are computed in float64 and rounded, which gives the nearest float32 except for a
+// rare last bit. Grid (rows), block 128.
 KERNEL(128) rope_table(const float* frequencies, const int* positions, int pairs, float* cos_out, float* sin_out) {
-    // The pass's embedding is complete when the next kernel begins, and so are the spans that it advanced.
+    // The kernel waits before it lets the next one start. So when the next kernel begins, the pass's embedding is
+    // complete, and so are the spans that it advanced.
     WAIT_FOR_INPUT();
     LET_NEXT_START();
     float position = static_cast<float>(positions[blockIdx.x]);
@@ -18,8 +19,8 @@ KERNEL(128) rope_table(const float* frequencies, const int* positions, int pairs
     }
 }
 
-// Queries or keys, (rows, heads, C), which are rotated; or values. Keys and values are cached if there is only one
-// span.
+// A tensor (rows, heads, C): queries or keys, which are rotated, or values. Keys and values are cached if there is only
+// one span.
 struct Turned {
     const float* x;
     float* out;        // null for values, which are not rotated
@@ -36,18 +37,18 @@ struct AllTurned {
 };
 
 // out (rows, heads, C) = x rotated by cos and sin (rows, C/2): (a, b) → (a·cos − b·sin, a·sin + b·cos), with the bits
-// of ops/rope.rs. A pair is (2i, 2i + 1) if `neighbours`, else (i, i + C/2). And cache[start …] = out, or x, rounded to
-// the nearest. Grid (rows, at least ceil(the largest number of heads · C/2 / 512), number of tensors), block 128: a
-// thread rotates up to four pairs.
+// of ops/rope.rs. A pair is (2i, 2i + 1) if `neighbours`, else (i, i + C/2). Also writes `out`, or `x` if it is not
+// rotated, to the cache from position start on, rounded to the nearest. Grid (rows, at least ceil(the largest number of
+// heads · C/2 / 512), number of tensors), block 128: a thread rotates up to four pairs.
 KERNEL(128) rope(AllTurned all, const float* cos, const float* sin, int neighbours, int head_dim) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    // Selected by constant indices, because otherwise the compiler would copy all of them.
+    // Selects by constant indices, because otherwise the compiler would copy all tensors.
     const Turned turned = blockIdx.z == 0 ? all.of[0] : blockIdx.z == 1 ? all.of[1] : all.of[2];
     const int pairs = head_dim / 2, width = turned.heads * head_dim, all_pairs = turned.heads * pairs;
     const float* x = turned.x + static_cast<long long>(blockIdx.x) * width;
-    // The places of the first and second value of each of the thread's pairs, and its number in its head. Divides once
-    // per thread.
+    // For each pair of the thread: the places of its first and second value, and its number in its head. Only one
+    // division per thread is needed.
     struct Place {
         int first, second, pair;
         bool there;

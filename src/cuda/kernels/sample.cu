@@ -2,13 +2,13 @@
 // (nucleus sampling, Holtzman et al., 2020) with a given random number.
 #include "common.cuh"
 
-// Whether the pair of a value and its id comes before another pair: the value is larger, or equal with a lower id. NaN
-// comes before nothing.
+// Whether a (value, id) comes before another: its value is larger, or it is equal and the id is lower. NaN comes before
+// nothing.
 __device__ inline bool before(float value, int id, float other, int other_id) {
     return value > other || (value == other && id < other_id);
 }
 
-// The first of the block's pairs, in its first thread. 256 threads.
+// Finds the first (value, id) of all threads of a block, and returns it in the first thread. The block has 256 threads.
 __device__ inline void first_of_block(float& value, int& id) {
     SHARED(float, values, 8);
     SHARED(int, ids, 8);
@@ -28,7 +28,7 @@ __device__ inline void first_of_block(float& value, int& id) {
     }
 }
 
-// Whether the condition holds for some thread of the block, in every thread. 256 threads.
+// Returns in every thread whether `mine` is true in some thread of the block. The block has 256 threads.
 __device__ inline bool any_of_block(bool mine) {
     SHARED(unsigned, found, 8);
     unsigned of_warp = __ballot_sync(FULL, mine);
@@ -39,7 +39,8 @@ __device__ inline bool any_of_block(bool mine) {
     return all != 0;
 }
 
-// The result of a block for its part of a row of logits: the largest value and its id, and whether some value is NaN.
+// The result of a block for its part of a row of logits: the largest value and its id, and whether one of the values is
+// NaN.
 struct Largest {
     float value;
     int id, not_a_number, unused;
@@ -53,9 +54,10 @@ struct Drawn {
 // No id. It comes after every other id.
 constexpr int NONE = 0x7fffffff;
 
-// drawn (rows), and shown (rows) in memory that the host can read, = the id of the largest logit of each row (rows, V),
-// the lowest of equals; 0 if all are NaN. parts: (rows, blocks); counters (rows): 0, and 0 again afterwards. Grid
-// (blocks, at most 256; rows), block 256. For each row, the block that finishes last joins the results of the others.
+// Finds the id of the largest logit of each row of `logits` (rows, V): the lowest id if several are equal; 0 if all are
+// NaN. Writes it to drawn (rows), and to shown (rows) in memory that the host can read. parts: (rows, blocks). counters
+// (rows): 0 before and after the kernel. Grid (blocks, at most 256; rows), block 256. For each row, the block that
+// finishes last joins the results of the others.
 KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* counters, Drawn* drawn, Drawn* shown) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -80,7 +82,7 @@ KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* cou
     if (!last[0]) return;
     __threadfence();
     bool mine = threadIdx.x < gridDim.x;
-    // Other blocks wrote these. Bypasses a cache that may have older values.
+    // Other blocks wrote these. The volatile loads bypass the first-level cache, which may have older values.
     const volatile Largest* part = parts + threadIdx.x;
     value = mine ? part->value : minus_infinity();
     id = mine ? part->id : NONE;
@@ -100,7 +102,8 @@ constexpr int DIGITS = 10;         // bits of a rank that are found in one step
 constexpr int BINS = 1 << DIGITS;  // one for each thread
 constexpr int LEVELS = 6;          // 30 bits of the probability, which is at most 1, and 30 bits of the id
 
-// Larger for the likelier token and, of equals, for the lower id. 0 if the token is not a candidate.
+// The rank of a token: larger for a likelier token and, if two are equally likely, for the lower id. 0 if the token is
+// not a candidate.
 __device__ inline uint64_t rank(int id, float prob) {
     if (!(prob > 0.0f)) return 0;
     return static_cast<uint64_t>(__float_as_uint(prob)) << 30 | static_cast<uint64_t>(0x3fffffff - id);
@@ -109,7 +112,7 @@ __device__ inline uint64_t rank(int id, float prob) {
 // The first digits of the rank of a candidate.
 __device__ inline int first_digits(float prob) { return static_cast<int>(__float_as_uint(prob) >> (30 - DIGITS)); }
 
-// Several candidates: the sum of their probabilities, and their number.
+// The sum of the probabilities of several candidates, and their number.
 struct Sum {
     uint64_t whole;
     unsigned count, unused;
@@ -117,8 +120,8 @@ struct Sum {
 
 __device__ inline Sum with(const Sum& a, const Sum& b) { return {a.whole + b.whole, a.count + b.count, 0}; }
 
-// The candidates of a block, counted by some digits of their ranks. Shared memory can only add 32 bits atomically, so a
-// sum is in two halves. 1024 threads.
+// The sums and numbers of candidates, by ten bits of their ranks, in shared memory. An atomic addition in shared memory
+// has 32 bits, so a sum has two halves. The block has 1024 threads.
 struct Counted {
     unsigned low[BINS], high[BINS], count[BINS];
 
@@ -135,8 +138,8 @@ struct Counted {
 
 // The kernels, in the order in which they run.
 
-// parts (rows, blocks): the largest of the logits / temperature in the part of each block. bins (rows, 1024) = 0.
-// logits: (rows, V). Grid (blocks, 4 to 256; rows), block 256.
+// Sets parts (rows, blocks) to the largest value of logits / temperature in each block's part of a row. Sets bins
+// (rows, 1024) to 0. logits: (rows, V). Grid (blocks, 4 to 256; rows), block 256.
 KERNEL(256) sample_max(const float* logits, int vocab, float temperature, Largest* parts, Sum* bins) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -175,9 +178,9 @@ KERNEL(256) sample_exp(const float* logits, int vocab, float temperature, const 
     if (i < vocab) probs[i] = exp_of_ops(__fsub_rn(__fdiv_rn(logits[i], temperature), largest[0]));
 }
 
-// totals (rows) = the sum of each row of probs (rows, V), in the order of ops/softmax.rs: term i goes to partial sum
-// (i mod 16). With another order, tokens that are equally likely in ops might not be equally likely here. The additions of
-// a partial sum wait only for each other, because the next terms are loaded meanwhile.
+// totals (rows) = the sum of each row of probs (rows, V), in the order of ops/softmax.rs: term i goes to partial sum (i
+// mod 16). With another order, tokens that are equally likely in ops might not be equally likely here. The next terms
+// are loaded while others are added, so an addition waits only for the one before it.
 // Grid (1, rows), block 512: all threads load, sixteen add.
 KERNEL(512) sample_sum(const float* probs, int vocab, float* totals) {
     LET_NEXT_START();
@@ -202,7 +205,7 @@ KERNEL(512) sample_sum(const float* probs, int vocab, float* totals) {
         __syncthreads();
         load(first + AT_ONCE);
         if (threadIdx.x < LANES) {
-            // After the last term there are zeros, which do not change a sum of non-negative numbers.
+            // The terms are padded with zeros, which do not change a sum of non-negative numbers.
             int count = min(AT_ONCE, vocab - first);
             for (int from = 0; from < count; from += ROUND) {
                 float term[ROUND / LANES];
@@ -219,8 +222,8 @@ KERNEL(512) sample_sum(const float* probs, int vocab, float* totals) {
     }
 }
 
-// Divides each row of probs (rows, V) by its total of totals (rows). bins (rows, 1024) += its candidates, by the first
-// digits of their ranks. Grid (blocks, rows), block 1024.
+// Divides each row of probs (rows, V) by its total in `totals` (rows). Adds the row's candidates to bins (rows, 1024),
+// by the first digits of their ranks. Grid (blocks, rows), block 1024.
 KERNEL(1024) sample_divide(float* probs, int vocab, const float* totals, Sum* bins) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -241,7 +244,7 @@ KERNEL(1024) sample_divide(float* probs, int vocab, const float* totals, Sum* bi
     atomicAdd(&bins[threadIdx.x].count, mine.count);
 }
 
-// The sums of `mine` over the block's threads before this one, and up to this one. 1024 threads.
+// Returns the sum of `mine` over the block's threads up to and including this one. The block has 1024 threads.
 __device__ inline Sum sum_up_to(Sum mine) {
     SHARED(Sum, warps, 32);
     int lane = threadIdx.x % 32;
@@ -264,8 +267,8 @@ __device__ inline Sum sum_up_to(Sum mine) {
     return mine;
 }
 
-// Where the search from the likeliest candidate down stops: when the sum of probabilities reaches `least`, or exceeds
-// it, and at candidate number `count` at the latest.
+// A condition that ends the search from the likeliest candidate down: the sum of probabilities reaches `least`, or with
+// `more` exceeds it. The search ends at candidate number `count` at the latest.
 struct Until {
     double least;
     bool more;
@@ -276,14 +279,15 @@ struct Until {
     }
 };
 
-// A candidate's rank, and the total of the candidates with this rank or a higher one.
+// A candidate's rank, and the sum of all candidates with this rank or a higher rank.
 struct Reached {
     uint64_t rank;
     Sum sum;
 };
 
 // A row's candidates: their probabilities, their bins by the first digits, and a list of the ids in the likeliest bins.
-// The list is built by the first search, because every later search ends at a candidate that is at least as likely.
+// The first search builds the list. It is long enough for every later search, because that ends at a candidate that is
+// at least as likely.
 struct Candidates {
     const float* probs;
     int vocab;
@@ -292,7 +296,7 @@ struct Candidates {
     int listed;  // length of the list; negative if it is not built
 };
 
-// Lists the candidates with these first digits or higher ones, in any order. 1024 threads.
+// Lists the candidates whose first digits are at least `digits`, in any order. The block has 1024 threads.
 __device__ inline void list_from(Candidates& of, int digits) {
     constexpr int OF_EACH = 8;
     SHARED(int, length, 1);
@@ -321,19 +325,19 @@ __device__ inline void list_from(Candidates& of, int digits) {
     of.listed = length[0];
 }
 
-// The candidate at which the search `until` stops. There is at least one candidate, and `until.count` is at most their
-// number. Nothing is sorted: the digits of the rank are found one after the other, each time only among the candidates
-// with the same earlier digits. 1024 threads.
+// Returns the candidate at which the search `until` ends. There must be at least one candidate, and `until.count` must
+// be at most their number. Nothing is sorted: the digits of the rank are found step by step, and each step looks only
+// at candidates with the same earlier digits. The block has 1024 threads.
 __device__ inline Reached reach(Candidates& of, const Until& until) {
     SHARED(Counted, counted, 1);
-    SHARED(unsigned, found, 1);  // the bin where it stops, in its thread
-    SHARED(Sum, sums, 2);        // total of the bins before it, and including it
+    SHARED(unsigned, found, 1);  // the bin where the search ends
+    SHARED(Sum, sums, 2);        // the sums of all bins before it, and up to it
     SHARED(uint64_t, only, 1);
     uint64_t prefix = 0;
     Sum sum = {0, 0, 0};
     for (int level = 0;; level++) {
         int shift = DIGITS * (LEVELS - 1 - level);
-        // The first thread has the last bin, which is the likeliest.
+        // The first thread has the last bin, which has the likeliest candidates.
         int bin = BINS - 1 - static_cast<int>(threadIdx.x);
         if (threadIdx.x == 0) found[0] = BINS - 1;
         if (level > 0) {
@@ -359,7 +363,7 @@ __device__ inline Reached reach(Candidates& of, const Until& until) {
         if (of.listed < 0) list_from(of, bin);
         __syncthreads();
         if (here.count > 1) continue;
-        // The remaining digits are those of the only candidate with this beginning.
+        // Only one candidate has these digits. Its rank gives the remaining digits.
         for (int i = threadIdx.x; i < of.listed; i += BINS) {
             uint64_t own = rank(of.ids[i], of.probs[of.ids[i]]);
             if (own >> shift == prefix) only[0] = own;
@@ -369,13 +373,14 @@ __device__ inline Reached reach(Candidates& of, const Until& until) {
     }
 }
 
-// drawn (rows), and shown (rows) in memory that the host can read, = the token that the sampler draws from each row of
-// probs (rows, V). `bins` (rows, 1024) has the row's bins, and `randoms` (rows) its random number from 0 to 1. The
-// candidates are the top_k likeliest tokens (0: all), and of these the shortest run of likeliest ones with a share
-// top_p of their probability (1: all). The drawn token is the one at which the sum of the candidates at least as likely
-// exceeds the random number times the total. 0 if no probability is above 0. ids: memory for (rows, V). parts: (rows,
-// count) of sample_max. Sums are of integer multiples of 2⁻⁶⁰. The choice is that of the CPU, whose sums are float64,
-// except within 1e-6 of an edge. Grid (1, rows), block 1024. V < 2³⁰.
+// Draws a token from each row of probs (rows, V), as the sampler does. Writes it to drawn_at (rows), and to shown_at
+// (rows) in memory that the host can read. `bins` (rows, 1024) has the row's bins, and `randoms` (rows) its random
+// number from 0 to 1. The candidates are the top_k likeliest tokens (0: all tokens). Of these, only the likeliest are
+// kept, as few as have a share top_p of the candidates' probability (1: all). The drawn token is the first, from the
+// likeliest down, at which the sum of probabilities exceeds the random number times the total. 0 if no probability is
+// above 0. ids: memory for (rows, V). parts: (rows, count) of sample_max. Sums are of integer multiples of 2⁻⁶⁰. The
+// choice is that of the CPU, whose sums are float64, except within 1e-6 of an edge. Grid (1, rows), block 1024. V <
+// 2³⁰.
 KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, const Sum* bins, int* ids, int top_k, float top_p, const double* randoms,
                          const Largest* parts, int count, Drawn* drawn_at, Drawn* shown_at) {
     LET_NEXT_START();
@@ -388,7 +393,8 @@ KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, const Sum* bins,
     __syncthreads();
     Sum sum = total[0];
     uint64_t drawn = 0;
-    // In this order: the last of the top_k likeliest, the last of those with a share of top_p, and the drawn one.
+    // Searches in this order: for the last of the top_k likeliest, for the last token of the share top_p, and for the
+    // drawn token.
 #pragma unroll 1
     for (int turn = sum.count > 0 ? 0 : 3; turn < 3; turn++) {
         double all = static_cast<double>(sum.whole);

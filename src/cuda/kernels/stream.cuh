@@ -1,11 +1,11 @@
 // Integer products with up to 16 rows, whose weights are read through shared memory. -DWEIGHT (I8 in groups of 32, or a
-// format). All have the bits of ops/quantize.rs and ops/blocks.rs. For stream_q8.cu, stream_tiles.cu and
+// format). All results have the bits of ops/quantize.rs and ops/blocks.rs. Used by stream_q8.cu, stream_tiles.cu and
 // stream_q8_16.cu.
 //
-// Every weight is read once, and reading takes the time. A row of a matrix may begin at any address. Lanes that read
-// separate blocks of 17 to 210 bytes would request every cache line many times. So pieces of rows are copied to shared
-// memory unchanged, and several copies are in flight while another piece is multiplied (a ring of stages). The first
-// copies start before the input is complete.
+// Every weight is read once, and reading takes most of the time. A row of a matrix may begin at any address. If each
+// lane read its own block of 17 to 210 bytes, every cache line would be requested many times. So pieces of rows are
+// copied to shared memory unchanged. Several copies are in flight while another piece is multiplied (a ring of stages).
+// The first copies start before the input is complete.
 #pragma once
 #include "norm.cuh"
 #include "quantize.cuh"
@@ -15,7 +15,7 @@
 
 constexpr int WARPS = 8, HALF = 16;
 
-// Number of groups of 32 of a row.
+// The format of a row of weights, which is read in groups of 32 values.
 template <class W>
 struct Groups {
     static constexpr int RUNS = 32 / W::RUN, OFFSET = W::OFFSET;
@@ -40,8 +40,9 @@ constexpr bool APART = Same<WEIGHT, I8>::value;
 __device__ constexpr int up16(int bytes) { return (bytes + 15) / 16 * 16; }
 __device__ inline int up4(int words) { return (words + 3) / 4 * 4; }
 
-// Memory for this many groups of a row, which may begin at any byte of 16, and for their scales, which may begin at any
-// word of 16 bytes: for the values alone, and for both. Rows of this size are in different banks.
+// Bytes of memory for this many groups of a row: for the values (values_room), and for the values and the scales
+// (row_room). The values may begin at any of 16 bytes, and the scales at any word of 16 bytes. The size is such that
+// consecutive rows are in different banks.
 __device__ constexpr int values_room(int groups) { return up16(Of::bytes(groups) + (Of::ALIGNED ? 0 : 15)); }
 __device__ constexpr int row_room(int groups) {
     const int room = values_room(groups) + (APART ? up16(Of::scale_bytes(groups) + 12) : 0);
@@ -53,7 +54,7 @@ struct From {
     const uint8_t* bytes;
     const float* scales;
 
-    // The offset within 16 bytes at which the stream begins.
+    // The offset within 16 bytes at which the values begin, or the scales if these are stored separately.
     __device__ inline uint32_t low() const {
         return static_cast<uint32_t>(APART ? reinterpret_cast<uintptr_t>(scales) : reinterpret_cast<uintptr_t>(bytes)) & 15;
     }
@@ -62,15 +63,16 @@ struct From {
 __device__ inline From from_of(const Matrix& matrix, int row) {
     const uint8_t* bytes = static_cast<const uint8_t*>(matrix.values) + row * bytes_of<WEIGHT>(matrix.inputs);
     if constexpr (APART) {
-        // The number, in groups of 32, of the group with which the matrix begins.
+        // The scale of the row's first group. Groups of 32 values are counted through the whole tensor.
         return {bytes, matrix.scales + (matrix.first + static_cast<long long>(row) * matrix.inputs) / 32};
     } else {
         return {bytes, nullptr};
     }
 }
 
-// Starts to copy `bytes` bytes from any address to the same offset within 16 bytes from `to` on. A half warp works
-// together. The count is at most MOST, and it is MOST for all pieces except the last.
+// Starts to copy `bytes` bytes from any address. `to` is a multiple of 16 bytes; the copy has the same offset from it
+// as `from` has from a multiple of 16. The lanes of a half warp work together. `bytes` is MOST for all pieces except
+// the last, and at most MOST for the last.
 template <int MOST, bool ALIGNED>
 __device__ inline void copy_piece(SharedPlace to, const uint8_t* from, int bytes) {
     constexpr int AT_ONCE = 16 * HALF;
@@ -104,7 +106,8 @@ struct InPiece {
     const float* scales;
 };
 
-// Words `which` and `which` + 4 of a group of such a row, as they are stored, and its scales and minima.
+// Reads from a group of such a row: words `which` and `which` + 4, as they are stored (pair_in), or the scales and
+// minima (scales_in).
 template <class W>
 __device__ inline Pair pair_in(const InPiece& row, int number, int which) {
     if constexpr (Same<W, I8>::value) {
@@ -125,11 +128,11 @@ __device__ inline void scales_in(const InPiece& row, int number, float (&scale)[
     }
 }
 
-// The turns of a block that takes every gridDim.x-th of this many.
+// The number of turns of this block, if the blocks share `all` turns evenly.
 __device__ inline int turns_of(int all) {
     const int block = blockIdx.x;
     return block < all ? ceil_div(all - block, gridDim.x) : 0;
 }
 
-// The hidden values of a block's tile, which are a group of the next product's input.
+// Number of hidden values of a block's tile. They are a group of the next product's input.
 constexpr int TILE = 32;

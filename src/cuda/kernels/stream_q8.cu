@@ -2,18 +2,18 @@
 // -DWEIGHT (I8 or a format with blocks of 32).
 //
 // A warp copies pieces of its rows to shared memory, and has several copies in flight while it multiplies another
-// piece. A half warp has a row of weights: lane l has the groups l, l + 16, l + 32 …, which are partial sum l of ops.
-// So lanes exchange nothing before the 16 sums are joined.
+// piece. A half warp has a row of weights: lane l has the groups l, l + 16, l + 32 …, which ops adds to its partial sum
+// l. So the lanes exchange nothing before the 16 partial sums are joined.
 #include "stream_row.cuh"
 
-// Number of a row's groups that are copied together: a piece.
+// A piece: the number of groups of a row that are copied together.
 constexpr int PIECE = 32, PIECE_BYTES = Of::bytes(PIECE), SCALE_BYTES = Of::scale_bytes(PIECE);
 constexpr int VALUES_ROOM = values_room(PIECE), ROOM = VALUES_ROOM + (APART ? up16(SCALE_BYTES + 12) : 0);
-// Number of rows of a warp, and number of pieces of each in shared memory.
+// Number of rows of a warp, and number of pieces of each row in shared memory.
 constexpr int ROWS = 2, STAGE = ROWS * ROOM, STAGES = 4, RING = WARPS * STAGES * STAGE;
 
-// A row of x with the first 16 values of all groups, then the other 16 values, so that neighbouring lanes read
-// neighbouring 16 bytes.
+// A row of x in shared memory: the first 16 values of all groups, then the other 16 values of all groups. So
+// neighbouring lanes read neighbouring 16 bytes.
 struct Prepared : Row8 {
     using Row8::Row8;
     __device__ inline uint4& half(int half, int group) const { return reinterpret_cast<uint4*>(words)[half * groups + group]; }
@@ -23,7 +23,7 @@ struct Prepared : Row8 {
     }
 };
 
-// The contribution of group `group` of x to a sum. The same group of the weights is number `number` of a piece.
+// Returns the contribution of group `group` of x to a sum. In its piece, this group of the weights has number `number`.
 template <class W>
 __device__ inline Term multiply(const InPiece& piece, int number, const Prepared& x, int group) {
     uint32_t q[8];
@@ -51,12 +51,12 @@ __device__ inline Term multiply(const InPiece& piece, int number, const Prepared
 
 // Multiplies x with the rows of weights of this warp, two per turn. `row_of(turn)` returns the row of a lane's half.
 // `input` waits for x and writes it to shared memory. `finish(turn, sum, asked)` receives the complete product in the
-// first lane of each half, with the result of `early(turn)`, which is called when the turn begins. The ring is at
+// first lane of each half. `asked` is the result of `early(turn)`, which is called when the turn begins. The ring is at
 // `memory`. Waits for the input. All threads of the block call it.
 template <class RowOf, class Input, class Early, class Finish>
 __device__ inline void stream(unsigned char* memory, const Prepared& x, int turns, RowOf row_of, Input input, Early early,
                               Finish finish) {
-    // The offsets for as many turns as `lows` has places.
+    // `lows` holds the offset within 16 bytes (From::low) of the rows of the last LOWS turns.
     constexpr int LOWS = 8;
     static_assert(STAGES <= LOWS, "a turn is multiplied before its place is used again");
     const int lane = threadIdx.x % HALF, groups = x.groups, pieces = ceil_div(groups, PIECE);
@@ -115,18 +115,18 @@ __device__ inline void stream(unsigned char* memory, const Prepared& x, int turn
     wait_for_copies<0>();
 }
 
-// Up to three products of a row x (I) with w (O, I), into out (O) each. For a single product, its sum with another
-// tensor can be computed too, with the bits of add. Or results can be rotated and cached, with the bits of rope and
-// cache. I is a multiple of 32 and, for a norm, at most KEPT. `units` is Σ ceil(O / 2). Grid: up to ceil(units / 8),
-// and as many blocks as fit on the device; block 256; shared memory: the ring, x, and for a norm 4 · (I + 16 · ⌊I /
-// 1024⌋) bytes.
+// Up to three products of a row x (I) with weights w (O, I). Each product writes out (O). If there is a single product,
+// the kernel can also add another tensor to it, with the bits of add. Or results can be rotated and cached, with the
+// bits of rope and cache. I is a multiple of 32 and, for a norm, at most KEPT. `units` is Σ ceil(O / 2). Grid:
+// ceil(units / 8), but at most as many blocks as fit on the device; block 256; shared memory: the ring, x, and for a
+// norm 4 · (I + 16 · ⌊I / 1024⌋) bytes.
 KERNEL_WITH(256, 4) stream_q8_1(Products products, Source source, int units, Added added, int cache_type, Turns turns) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);
     const Prepared x(memory + RING, products.of[0].matrix.inputs / 32);
     OwnInput<Prepared> own(source, x);
     const Finish finish = {products, added, turns, cache_type};
-    // Neighbouring blocks have neighbouring rows, so the rows of the last turn are spread over all blocks.
+    // Neighbouring rows belong to neighbouring blocks, so the rows of the last turn are spread over all blocks.
     const int warps = gridDim.x * WARPS, first = threadIdx.x / 32 * gridDim.x + blockIdx.x;
     const int own_units = first < units ? ceil_div(units - first, warps) : 0;
     auto output = [&](int turn) { return output_of<ROWS / 2>(products, turns, first + turn * warps, 0, threadIdx.x % 32 / HALF); };
@@ -137,11 +137,11 @@ KERNEL_WITH(256, 4) stream_q8_1(Products products, Source source, int units, Add
     });
 }
 
-// The gated half of the feed-forward network (Shazeer, 2020): gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up,
-// (F) each, with the bits of silu and mul; x as for stream_q8_1. Half 0 of a warp has rows of gate, and half 1 the same
-// rows of up. A block computes a tile of 32 hidden values. If `to` is given, they are also written there, quantised;
-// then F is a multiple of 32. Grid: up to ceil(F / 32), and as many blocks as fit on the device; block 256; shared
-// memory as above.
+// Computes in the feed-forward network (Shazeer, 2020): gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (F)
+// each, with the bits of silu and mul. x is as for stream_q8_1. Half 0 of a warp has rows of gate, and half 1 the same
+// rows of up. A block computes a tile of 32 hidden values. If `to` is given, the hidden values are also written there,
+// quantised; then F must be a multiple of 32. Grid: ceil(F / 32), but at most as many blocks as fit on the device;
+// block 256; shared memory as for stream_q8_1.
 KERNEL_WITH(256, 4) stream_gated_q8_1(Gated gated, Source source, Quantized to) {
     LET_NEXT_START();
     constexpr int TURNS = TILE / WARPS;
@@ -165,8 +165,8 @@ KERNEL_WITH(256, 4) stream_gated_q8_1(Gated gated, Source source, Quantized to) 
         const float product = finish_gated(gated, first + in_tile(turn), sum);
         if (lane == 0) tile[in_tile(turn)] = product;
         if (!to.values || turn % TURNS != TURNS - 1) return;
-        // The values of the next tile are in the other half of this memory. The tile after it begins when all threads
-        // have finished with these.
+        // The next tile uses the other half of this memory. The tile after the next one uses this half again; all
+        // threads have finished with it by then.
         __syncthreads();
         if (warp == 0) quantize_group(tile[lane], to, first);
     });

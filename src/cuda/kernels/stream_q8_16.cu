@@ -1,19 +1,21 @@
 // Integer products of 2 to 16 rows, on tensor cores (stream.cuh). -DWEIGHT (I8 or a format).
 //
-// A block has 16 rows of weights at a time, one tile of mma. All of its warps copy pieces of them to shared memory.
-// Then warp w multiplies the groups w, w + 8, w + 16 …, which are partial sums w and w + 8 of ops. The sums of a group
-// are exact; the lane that has them applies its scales. At the end the warps' sums are joined in the order of ops.
+// A block has 16 rows of weights at a time, one tile of mma. All of its warps copy pieces of these rows to shared
+// memory. Then warp w multiplies the groups w, w + 8, w + 16 …, which ops adds to its partial sums w and w + 8. The
+// integer sums of a group are exact. The lane that has them multiplies them by the scales. At the end, the sums of the
+// warps are joined in the order of ops.
 #include "stream.cuh"
 
 constexpr int OUTPUTS = 16, PLACES = 4;
-// Number of a row's groups that are copied together: a piece.
+// A piece: the number of groups of a row that are copied together.
 constexpr int PIECE = 32, PIECE_BYTES = Of::bytes(PIECE), SCALE_BYTES = Of::scale_bytes(PIECE);
 constexpr int VALUES_ROOM = values_room(PIECE), ROW_ROOM = row_room(PIECE), PLACE = OUTPUTS * ROW_ROOM;
 // Number of values per lane in the warp's tiles of sums. A tile is 16 rows of weights and 8 rows of x.
 constexpr int SUMS = OUTPUTS * 8;
 
-// Up to 8 · TILES rows of x in the shared memory of a block, in the layout of mma: for each tile and group two words of
-// every lane, for each group the rows' scales, and, if the format has minima, the sum of each of its runs.
+// Up to 8 · TILES rows of x in the shared memory of a block, in the layout of mma. For each tile and group, it has two
+// words of every lane. For each group, it has the scales of all rows and, if the format has minima, the sums of each
+// run.
 template <int TILES>
 struct Tiles {
     static constexpr int ROWS = 8 * TILES;
@@ -31,7 +33,7 @@ struct Tiles {
     __device__ inline float* scale(int group) const { return scales + group * ROWS; }
     __device__ inline float* sum(int run, int group) const { return sums + (run * groups + group) * ROWS; }
 
-    // Copies the existing rows. The others are zeros. All threads of the block call it.
+    // Copies the rows, and fills the places of missing rows with zeros. All threads of the block call it.
     __device__ inline void copy(const Quantized& from, int rows) const {
 #pragma unroll 4
         for (int i = threadIdx.x; i < ROWS * groups; i += blockDim.x) {
@@ -62,7 +64,7 @@ struct Tiles {
     }
 };
 
-// The contribution of a group to a sum, from the integer sums of its runs.
+// Returns the contribution of a group to a sum, from the integer sums of its runs.
 template <class W>
 __device__ inline Term term_in(const float (&scale)[2], const float (&minimum)[2], const int (&products)[2], float x_scale,
                                const float (&x_sums)[2]) {
@@ -74,9 +76,9 @@ __device__ inline Term term_in(const float (&scale)[2], const float (&minimum)[2
 }
 
 // Multiplies x with tiles of rows of weights in `turns` turns. `row_of(turn, i)` returns row i of 16. `input` waits for
-// x and writes it to shared memory. Then `finish(turn, sum_of)` may request sum number i, in the order in which the
-// lanes have the sums of a warp's tiles. Threads from TILES · SUMS on have no sums. The ring is at `memory`. Waits for
-// the input. All threads of the block call it.
+// x and writes it to shared memory. `finish(turn, sum_of)` is called after each turn, and sum_of(i) returns sum number
+// i. The sums are in the order of a warp's lanes and tiles (row_of_sum, output_of_sum). Threads from TILES · SUMS on
+// have no sums. The ring is at `memory`. Waits for the input. All threads of the block call it.
 template <int TILES, class RowOf, class Input, class Finish>
 __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILES>& x, int turns, RowOf row_of, Input input, Finish finish) {
     SHARED(float, parts, 2 * WARPS * TILES * SUMS);
@@ -107,11 +109,12 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
     input();
     int stage = 0;
     for (int turn = 0; turn < turns; turn++) {
-        // Partial sums w and w + 8.
+        // Partial sums w and w + 8 of this warp w.
         float sums[2][TILES][4] = {};
         for (int first = 0; first < groups; first += PIECE) {
             wait_for_copies<PLACES - 2>();
-            // All copies of this piece are complete, and no thread reads the previous one.
+            // After this barrier, all copies of this piece are complete, and no thread reads the previous piece any
+            // more.
             __syncthreads();
             ask(stage == 0 ? PLACES - 1 : stage - 1);
             auto row = [&](int i) {
@@ -178,8 +181,8 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
             }
             stage = stage + 1 == PLACES ? 0 : stage + 1;
         }
-        // The next tile uses the other half of this memory. The tile after it begins when all threads have finished
-        // this one.
+        // The next tile uses the other half of this memory. The tile after the next one uses this half again; all
+        // threads have finished this tile by then.
         float* const own_parts = parts + turn % 2 * WARPS * TILES * SUMS;
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
@@ -205,8 +208,8 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
     wait_for_copies<0>();
 }
 
-// The row of x, and the row among the first eight rows of weights, of sum number i. The sums of the other eight rows
-// are two times 32 further on.
+// These functions return the row of x of sum number i, and its row of weights among the first eight. The sum with the
+// row of weights eight further on has number i + 64.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 
@@ -238,10 +241,10 @@ __device__ inline void stream_rows(const Products& products, const Quantized& fr
     });
 }
 
-// Up to three products of x (rows, I), int8 with scales (rows, I / 32), with w (O, I), into out (rows, O) each. rows is
-// at most the number in the name. For a single product, its sum with another tensor can be computed too, with the bits
-// of add. `tiles` is Σ ceil(O / 16). Grid: up to `tiles`, and as many blocks as fit on the device; block 256; shared
-// memory: the ring, and x.
+// Up to three products of x (rows, I) with weights w (O, I). x is int8 with scales (rows, I / 32). Each product writes
+// out (rows, O). The number of rows is at most the number in the name. If there is a single product, the kernel can
+// also add another tensor to it, with the bits of add. `tiles` is Σ ceil(O / 16). Grid: `tiles`, but at most as many
+// blocks as fit on the device; block 256; shared memory: the ring, and x.
 #define STREAM(name, TILES)                                                                       \
     KERNEL_WITH(256, 2) name(Products products, Quantized from, int rows, int tiles, Added added) { \
         LET_NEXT_START();                                                                         \
@@ -250,8 +253,8 @@ __device__ inline void stream_rows(const Products& products, const Quantized& fr
 STREAM(stream_q8_8, 1)
 STREAM(stream_q8_16, 2)
 
-// Half of a tile's rows of weights belong to gate, and the others are the same rows of up. Four tiles are a group of
-// the next product's input.
+// Computes gate, its SiLU, up and their product. Half of a tile's rows of weights belong to gate, and the others are
+// the same rows of up. Four tiles are a group of the next product's input.
 template <int TILES>
 __device__ inline void gated_rows(const Gated& gated, const Quantized& from, int rows, Quantized to) {
     constexpr int EACH = OUTPUTS / 2, TURNS = TILE / EACH;
@@ -280,8 +283,8 @@ __device__ inline void gated_rows(const Gated& gated, const Quantized& from, int
             tile[row * TILE + output % TILE] = product;
         }
         if (!to.values || turn % TURNS != TURNS - 1) return;
-        // The values of the next four tiles are in the other half of this memory. The tiles after them begin when all
-        // threads have finished with these.
+        // The next four tiles use the other half of this memory. The four tiles after these use this half again; all
+        // threads have finished with it by then.
         __syncthreads();
         for (int row = warp; row < rows; row += WARPS) {
             quantize_group(tile[row * TILE + lane], to, static_cast<long long>(row) * outputs + output / TILE * TILE);
@@ -289,8 +292,9 @@ __device__ inline void gated_rows(const Gated& gated, const Quantized& from, int
     });
 }
 
-// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, as in stream_gated_q8_1; x as above. Grid: up
-// to ceil(F / 32), and as many blocks as fit on the device; block 256; shared memory as above.
+// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, as in stream_gated_q8_1. x and the shared
+// memory are those of the products above. Grid: ceil(F / 32), but at most as many blocks as fit on the device; block
+// 256.
 #define STREAM_GATED(name, TILES)                                                       \
     KERNEL_WITH(256, 2) name(Gated gated, Quantized from, int rows, Quantized to) {     \
         LET_NEXT_START();                                                               \

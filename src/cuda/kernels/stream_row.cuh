@@ -1,12 +1,13 @@
 // Shared code of the kernels for one row of x (stream_q8.cu, stream_tiles.cu): loading x into shared memory, and the
 // operations after a sum.
 //
-// A block prepares x once: it copies a quantised row, or quantises float32 values to int8, or the norm of a row (as
-// rms_norm and quantize).
+// A block prepares x once. It copies a quantised row, or it quantises float32 values to int8, or it computes the norm
+// of a row and quantises it (with the bits of rms_norm and quantize).
 #pragma once
 #include "stream.cuh"
 
-// The sums of x in each group that its products need: for minima as float32, for an offset as integers.
+// Number of sums of x that the products need in each group. A format with minima needs them as float32, and a format
+// with an offset needs them as integers.
 constexpr int OF_SUMS = Of::MINIMA || Of::OFFSET ? Of::RUNS : 0;
 
 // The row of x in the shared memory of a block: the words of each group, in a layout that the reading kernel chooses; a
@@ -21,7 +22,7 @@ struct Row8 {
         scales = reinterpret_cast<float*>(words + 32 * groups);
         sums = scales + up4(groups);
     }
-    // The memory after all of it.
+    // The memory after this row.
     __device__ inline float* behind() const { return sums + OF_SUMS * up4(groups); }
     __device__ inline float& sum(int run, int group) const { return sums[run * up4(groups) + group]; }
     __device__ inline void put_sum(int run, int group, int of_run) const {
@@ -71,14 +72,14 @@ __device__ inline void quantize_row(const X& x, Value4 value4) {
     __syncthreads();
 }
 
-// The kind of x. With `values`, x is int8 with scales. Otherwise x is float32, and a block quantises it. With a weight,
-// a block computes the norm first.
+// The source of x. If `quantized` has values, x is int8 with scales. Otherwise x is float32, and a block quantises it.
+// If `norm` has a weight, a block computes the norm first.
 struct Source {
     Quantized quantized;
     Norm norm;
 };
 
-// Writes x to shared memory. The constructor loads the weights of the norm.
+// Writes x to shared memory. The constructor already loads the norm's weights.
 template <class X>
 struct OwnInput {
     static constexpr int FIRST = 4;  // weights (in fours) that a thread loads before the input is complete
@@ -129,7 +130,7 @@ struct OwnInput {
     }
 };
 
-// Number types of the cache, with the numbers of the host code.
+// Number types of the cache, numbered as in the host code.
 enum CacheType { IN_F32, IN_F16, IN_BF16 };
 
 __device__ inline void store_cached(void* cache, int type, long long i, float x) {
@@ -140,14 +141,14 @@ __device__ inline void store_cached(void* cache, int type, long long i, float x)
     }
 }
 
-// An output: the number of its product, its number in the product, and, if it is rotated, its pair's number in its
-// head.
+// An output: the number of its product, and its number in the product. If it is rotated, also the number of its pair in
+// the head.
 struct Output {
     int product, number, pair;
 };
 
-// Output `row` of one of two halves of a unit, each of EACH outputs. For rotated pairs, the second half has the second
-// values.
+// Returns output number `row` in the first or the second half of a unit. Each half has EACH outputs. If outputs are
+// rotated, the second half has the second values of the pairs.
 template <int EACH>
 __device__ inline Output output_of(const Products& products, const Turns& turns, int unit, int row, int second) {
     const Part part = part_of(products, unit, 2 * EACH);
@@ -170,14 +171,15 @@ struct Finish {
     const Turns& turns;
     int cache_type;
 
-    // The value that is added to an output, or the angle that rotates it. It is loaded early.
+    // Loads the value that is added to an output, or the cosine and sine that rotate it. This is called early.
     __device__ inline float2 ask(const Output& output) const {
         if (turns.at(output.product).out) return {turns.cos[output.pair], turns.sin[output.pair]};
         const bool there = added.sum && output.number < products.of[output.product].matrix.outputs;
         return {there ? added.to[output.number] : 0.0f, 0.0f};
     }
 
-    // Writes an output. The first lane of each half of a warp has a sum. For a pair, each half has one of its values.
+    // Writes an output. The first lane of each half of a warp has a sum. If outputs are rotated, each half has one
+    // value of a pair.
     __device__ inline void write(const Output& output, float sum, float2 asked) const {
         const Product& product = products.of[output.product];
         const int outputs = product.matrix.outputs, second = threadIdx.x % 32 / HALF;

@@ -2,24 +2,24 @@
 // (stream_row.cuh). -DWEIGHT (a format with blocks of 256).
 //
 // A block has 16 rows of weights at a time, one tile of mma, and x in shared memory for all of them. Segments of all 16
-// rows, a chunk of eight groups for each warp, are copied to a ring of stages. A warp multiplies every group of its
-// chunk of weights with all eight groups of x. Of the eight resulting columns, only the one of the same group is
-// needed. So each lane gets four sums, of two rows and two groups, and applies their scales.
+// rows are copied to a ring of stages. A segment has a chunk of eight groups for each warp. A warp multiplies every
+// group of its chunk of weights with all eight groups of x. Of the eight resulting columns, only the column of the same
+// group is needed. So each lane gets four sums, of two rows and two groups, and multiplies them by their scales.
 //
 // The contributions of the groups to an output are stored in shared memory, so any warp may compute them. Then 16 lanes
-// add them in the order of ops, lane l the groups l, l + 16, l + 32 …, a segment at a time.
+// add them in the order of ops, a segment at a time: lane l adds the groups l, l + 16, l + 32 …
 #include "stream_row.cuh"
 
 // Number of rows of weights of a block, and of groups in a chunk.
 constexpr int OUTPUTS = 16, CHUNK = 8;
 // Maximum number of segments in shared memory.
 constexpr int MOST_STAGES = 4;
-// Distance between the terms of consecutive groups, such that four lanes with different groups write to different
-// banks.
+// Distance between the terms of consecutive groups. With this distance, four lanes with different groups write to
+// different banks.
 constexpr int NEXT_GROUP = OUTPUTS + 4;
 
-// A row of x with words 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each group next to each other, as lanes need them for
-// tensor cores.
+// A row of x in shared memory. Words 0 and 4 of each group are next to each other, and so are 1 and 5, 2 and 6, 3 and
+// 7, as lanes need them for tensor cores.
 struct Prepared : Row8 {
     using Row8::Row8;
     __device__ inline uint2* pairs(int group) const { return reinterpret_cast<uint2*>(words) + 4 * group; }
@@ -32,7 +32,8 @@ struct Prepared : Row8 {
     }
 };
 
-// The shared memory of a block: this many stages, with up to this many groups of each row; then x, and the terms.
+// The shared memory of a block: the number of stages, and the maximum number of groups of each row in a stage. x and
+// the terms follow the stages.
 struct Ring {
     int stages, segment;
 };
@@ -42,7 +43,7 @@ __device__ inline Prepared prepared(unsigned char* memory, const Ring& ring, int
     return {memory + ring.stages * OUTPUTS * row_room(min(inputs / 32, ring.segment)), inputs / 32};
 }
 
-// Scales and minima of groups `number` and `number` + 1 in a row of a piece, where `number` is even.
+// Returns the scales and minima of groups `number` and `number` + 1 in a row of a piece, where `number` is even.
 template <class W>
 __device__ inline void scales_of_two(const InPiece& row, int number, float (&scales)[2][2], float (&minima)[2][2]) {
     if constexpr (Same<W, Q4K>::value || Same<W, Q5K>::value) {
@@ -53,8 +54,8 @@ __device__ inline void scales_of_two(const InPiece& row, int number, float (&sca
     }
 }
 
-// Multiplies the chunk at `low` and `high`, a lane's two rows, with x from group `first` on. Writes the contributions
-// of its groups to `terms` from `to` on.
+// Multiplies a chunk of weights with x from group `first` on. The lane's two rows of the chunk are at `low` and `high`.
+// Writes the contributions of the chunk's groups to `terms`, from place `to` on.
 __device__ inline void multiply_chunk(const InPiece& low, const InPiece& high, const Prepared& x, int first, float* terms, int to) {
     const int lane = threadIdx.x % 32, row = lane / 4, thread = lane % 4;
     const uint2 of_x = x.pairs(first + row)[thread];
@@ -96,8 +97,8 @@ __device__ inline void multiply_chunk(const InPiece& low, const InPiece& high, c
 }
 
 // Multiplies x with 16 rows of weights in each of `turns` turns. `row_of(turn, i)` returns row i. `input` waits for x
-// and writes it to shared memory. `finish(turn, sum, asked)` receives the product of a row in the first lane of each
-// half of a warp: of row w in the first half of warp w, and of row w + 8 in the second half. `asked` is the result of
+// and writes it to shared memory. `finish(turn, sum, asked)` receives a product in the first lane of each half of a
+// warp: that of row w in the first half of warp w, and that of row w + 8 in the second half. `asked` is the result of
 // `early(turn)`, which is called when the turn begins. The ring is at `memory`, the terms are at `for_terms`. Waits for
 // the input. All threads of the block call it.
 template <class RowOf, class Input, class Early, class Finish>
@@ -139,8 +140,8 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
         float sum = 0.0f;
         const auto asked = early(turn);
         for (int first = 0; first < groups; first += segment) {
-            // The next segment has its terms in the other half of this memory. The segment after it waits at the next
-            // barrier.
+            // The next segment uses the other half of the memory for terms. The segment after the next one uses this
+            // half again; before that comes the barrier of the next segment.
             float* const terms = for_terms + place * of_terms;
             const int end = min(groups - first, segment);
             wait_for_arrivals(arrivals + stage, parity);
@@ -152,7 +153,7 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
                 multiply_chunk(in_piece(row), in_piece(row + 8), x, first + own, terms, own);
             }
             __syncthreads();
-            // All threads have finished with the stage.
+            // After the barrier, all threads have finished with the stage.
             ask(stage);
 #pragma unroll 4
             for (int group = lane; group < end; group += LANES) {
@@ -165,11 +166,11 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
     }
 }
 
-// Up to three products of a row x (I) with w (O, I), into out (O) each. For a single product, its sum with another
-// tensor can be computed too, with the bits of add. Or results can be rotated and cached, with the bits of rope and
-// cache. I is a multiple of 256 and, for a norm, at most KEPT. `tiles` is Σ ceil(O / 16). The ring has 2 to 4 stages of
-// 32 or 64 groups. Grid: up to `tiles`, and as many blocks as fit on the device; block 256; shared memory: the ring, x,
-// and the terms of two segments, or the row whose norm is computed.
+// Up to three products of a row x (I) with weights w (O, I). Each product writes out (O). If there is a single product,
+// the kernel can also add another tensor to it, with the bits of add. Or results can be rotated and cached, with the
+// bits of rope and cache. I is a multiple of 256 and, for a norm, at most KEPT. `tiles` is Σ ceil(O / 16). The ring has
+// 2 to 4 stages of 32 or 64 groups. Grid: `tiles`, but at most as many blocks as fit on the device; block 256; shared
+// memory: the ring, x, and the larger of the terms of two segments and the row whose norm is computed.
 KERNEL_WITH(256, 2) stream_tiles_1(Products products, Source source, int tiles, Added added, int cache_type, Ring ring, Turns turns) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);
@@ -177,7 +178,7 @@ KERNEL_WITH(256, 2) stream_tiles_1(Products products, Source source, int tiles, 
     OwnInput<Prepared> own(source, x);
     const Finish finish = {products, added, turns, cache_type};
     auto output = [&](int turn, int i) { return output_of<OUTPUTS / 2>(products, turns, blockIdx.x + turn * gridDim.x, i % 8, i / 8); };
-    // Of the two halves of a warp.
+    // The output of this lane's half of the warp.
     auto own_output = [&](int turn) { return output(turn, threadIdx.x / 32 + threadIdx.x % 32 / HALF * 8); };
     auto row_of = [&](int turn, int i) { return from_of(products, output(turn, i)); };
     auto early = [&](int turn) { return finish.ask(own_output(turn)); };
@@ -186,11 +187,11 @@ KERNEL_WITH(256, 2) stream_tiles_1(Products products, Source source, int tiles, 
     });
 }
 
-// The gated half of the feed-forward network (Shazeer, 2020): gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up,
-// (F) each, with the bits of silu and mul; x as for stream_tiles_1. The first half of a tile has rows of gate, and the
-// second the same rows of up. A block computes 32 consecutive hidden values. If `to` is given, they are also written
-// there, quantised; then F is a multiple of 32. Grid: up to ceil(F / 32), and as many blocks as fit on the device;
-// block 256; shared memory as above.
+// Computes in the feed-forward network (Shazeer, 2020): gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (F)
+// each, with the bits of silu and mul. x is as for stream_tiles_1. The first half of a tile has rows of gate, and the
+// second half the same rows of up. A block computes 32 consecutive hidden values. If `to` is given, they are also
+// written there, quantised; then F must be a multiple of 32. Grid: ceil(F / 32), but at most as many blocks as fit on
+// the device; block 256; shared memory as for stream_tiles_1.
 KERNEL_WITH(256, 2) stream_gated_tiles_1(Gated gated, Source source, Quantized to, Ring ring) {
     LET_NEXT_START();
     constexpr int EACH = OUTPUTS / 2, TURNS = TILE / EACH;
@@ -213,8 +214,8 @@ KERNEL_WITH(256, 2) stream_gated_tiles_1(Gated gated, Source source, Quantized t
         const float product = finish_gated(gated, output, sum);
         if (lane == 0) tile[output % TILE] = product;
         if (!to.values || turn % TURNS != TURNS - 1) return;
-        // The next 32 values are in the other half of this memory. The values after them begin when all threads have
-        // finished with these.
+        // The next 32 values use the other half of this memory. The 32 values after these use this half again; all
+        // threads have finished with it by then.
         __syncthreads();
         if (warp == 0) quantize_group(tile[lane], to, output / TILE * TILE);
     });

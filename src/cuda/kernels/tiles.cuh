@@ -2,27 +2,27 @@
 #pragma once
 #include "tensor.cuh"
 
-// A tile has DEPTH inputs of each of its rows. Chunk number `chunk` of a row, 16 bytes with eight values, is at place
-// chunk ^ swizzle(row), so that eight rows at the same chunk use all banks. Rows at a distance of a multiple of eight
+// A tile has DEPTH inputs of each of its rows. A chunk has eight values, 16 bytes. Chunk number `chunk` of a row is at
+// place chunk ^ swizzle(row). So the same chunk of eight rows uses all banks. Rows at a distance of a multiple of eight
 // have the same swizzle.
 template <int DEPTH>
 __device__ inline int swizzle(int row) {
     return row * DEPTH / 64 & (DEPTH / 8 - 1);
 }
 
-// The rows of a matrix (count, inputs) from number `first` on. A tile has those that exist.
+// The rows of a matrix (count, inputs) from number `first` on. A tile has the rows that exist.
 struct Rows {
     const uint16_t* values;
     int first, count, inputs;
 
-    // The beginning of row i of the tile, the number of existing rows from it on, and the distance in rows between tile
-    // rows that are `apart` rows apart.
+    // These functions return the address of row i of the tile, the number of existing rows from row i on, and the
+    // distance in rows of the matrix between rows of the tile that are `apart` rows apart.
     __device__ const uint16_t* begin(int i) const { return values + (static_cast<long long>(first) + i) * inputs; }
     __device__ int left(int i) const { return count - first - i; }
     __device__ static constexpr int further(int apart) { return apart; }
 };
 
-// Rows of two matrices of the same sizes, alternating: eight of the one, then eight of the other.
+// Rows of two matrices of the same sizes, alternating: eight of the first, then eight of the second.
 struct RowsOfTwo {
     Rows one;
     const uint16_t* other;
@@ -35,16 +35,17 @@ struct RowsOfTwo {
     __device__ static constexpr int further(int apart) { return apart / 2; }
 };
 
-// The copies of a thread for tiles of ROWS rows, which all THREADS of a block fill: the same 16 bytes of several rows.
-// Missing rows are left unchanged, because their sums are not used. Missing inputs are zeros.
+// A thread's copies for tiles of ROWS rows, which all THREADS threads of a block fill together. A thread copies the
+// same chunk of several rows. Places of missing rows are left unchanged, because their sums are not used. Missing
+// inputs become zeros.
 template <int DEPTH, int ROWS, int THREADS>
 struct Copier {
     static constexpr int CHUNKS = DEPTH / 8, APART = THREADS / CHUNKS, EACH = (ROWS + APART - 1) / APART;
     static_assert(APART % 16 == 0, "a thread's rows have one swizzle, and are of one matrix");
 
-    const uint16_t* from;  // its part of the first of them
+    const uint16_t* from;  // the thread's chunk of its first row
     long long apart;       // distance between rows
-    int rows, inputs;      // number of rows, and number of inputs from its own on in the first tile
+    int rows, inputs;      // number of the thread's rows, and number of inputs from its chunk in the first tile on
 
     template <class Of>
     __device__ Copier(const Of& of, int all_inputs) {
@@ -55,7 +56,7 @@ struct Copier {
         inputs = all_inputs - input;
     }
 
-    // The thread's part of the tile that is `step` tiles into the inputs.
+    // Copies the thread's part of tile number `step` along the inputs.
     __device__ void copy(uint16_t* to, int step) const {
         const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         to += row * DEPTH + (chunk ^ swizzle<DEPTH>(row)) * 8;
@@ -68,8 +69,8 @@ struct Copier {
     }
 };
 
-// Finishes the thread's sums of one product: of a row, the sums of `output` and the next one. With WHOLE, both exist,
-// and the number of outputs is even.
+// Finishes two sums of one product: those of `output` and of the next output, in one row. With WHOLE, both outputs
+// exist, and the number of outputs is even.
 template <bool WHOLE>
 __device__ inline void finish_pair(const Product& product, int rows, int row, int output, float first, float second) {
     const int outputs = product.matrix.outputs;
@@ -89,8 +90,8 @@ __device__ inline void finish_pair(const Product& product, int rows, int row, in
     }
 }
 
-// The same for gate and up, with the bits of finish_pair. Hidden may be written in bfloat16 to `narrow`, and the other
-// outputs may be null. F is even.
+// The same for gate and up, with the bits of finish_pair. Hidden may also be written in bfloat16 to `narrow`, and the
+// other outputs may be null. F is even.
 __device__ inline void finish_gated(const Gated& gated, uint16_t* narrow, int rows, int row, int output, float2 gate,
                                     float2 up) {
     const int outputs = gated.gate.outputs;
@@ -111,10 +112,10 @@ __device__ inline void finish_gated(const Gated& gated, uint16_t* narrow, int ro
     *reinterpret_cast<float2*>(gated.hidden + at) = widen_pair(hidden);
 }
 
-// The following functions take a TILE: a type that has the sums of ROWS rows of x and OUTPUTS rows of weights after it
-// has multiplied them. Tiles are numbered along the rows first, and then along the outputs.
+// The following functions take a TILE: a type that multiplies ROWS rows of x with OUTPUTS rows of weights, and holds
+// the sums. Tiles are numbered along the rows first, and then along the outputs.
 
-// Up to three products of x (rows, I) with w (O, I) into out (rows, O) each, the products one after the other.
+// Computes up to three products of x (rows, I) with weights w (O, I). Each product writes out (rows, O).
 template <class TILE>
 __device__ inline void matmul(const Products& products, const uint16_t* x, int rows) {
     const int inputs = products.of[0].matrix.inputs, down = ceil_div(rows, TILE::ROWS);
@@ -143,7 +144,8 @@ __device__ inline void matmul(const Products& products, const uint16_t* x, int r
     });
 }
 
-// The gated half of the feed-forward network (Shazeer, 2020) of x (rows, I), in tiles of half as many outputs.
+// Computes gate, its SiLU, up and their product in the feed-forward network (Shazeer, 2020), for x (rows, I). A tile
+// has half as many outputs of gate, and the same outputs of up.
 template <class TILE>
 __device__ inline void swiglu(const uint16_t* x, int rows, const Gated& gated, uint16_t* narrow) {
     constexpr int OUTPUTS = TILE::OUTPUTS / 2;
@@ -156,8 +158,8 @@ __device__ inline void swiglu(const uint16_t* x, int rows, const Gated& gated, u
     TILE tile;
     tile.each_tile(down * ceil_div(outputs, OUTPUTS), rows_of_x, weights, inputs, [&](int number) {
         const int first_row = number % down * TILE::ROWS, first = number / down * OUTPUTS;
-        // Usually only silu · up is needed, all outputs exist, and there is no bias. Then a pair takes a few
-        // instructions, and pairs whose silu may be inexact are computed a second time.
+        // Usually only silu · up is needed, all outputs exist, and there is no bias. Then two outputs take a few
+        // instructions. They are computed a second time if their approximate silu may round to other bits.
         if (narrow && !gated.hidden && !gated.gate_bias && !gated.up_bias && first + OUTPUTS <= outputs) {
             uint16_t* const to = narrow + static_cast<long long>(first_row) * outputs + first;
             uint2 later[TILE::ROWS * OUTPUTS / 2 / TILE::THREADS];  // the two sums of gate, and those of up

@@ -3,14 +3,15 @@
 #pragma once
 #include "common.cuh"
 
-// The outputs of RoPE for one of the products. `out` is the rotated result. `cache`, from the span's start on, is the
-// rotated result, or the plain result if out is null, in the cache's number type. Each of the two may be null.
+// The outputs of RoPE for one of the products. `out` is the rotated result. `cache` receives the rotated result, or the
+// result of the product if out is null, from the span's start on and in the cache's number type. Each of the two may be
+// null.
 struct Turned {
     float* out;
     void* cache;
 };
 
-// RoPE for all products of one row: by these tables (C/2), in pairs as in rope.cu, in heads of C values.
+// RoPE for all products of one row, with the tables cos and sin (C/2), the pairs of rope.cu, and heads of C values.
 struct Turns {
     Turned of[MOST_PRODUCTS];
     const float* cos;
@@ -18,10 +19,10 @@ struct Turns {
     const Span* span;
     int neighbours, head_dim;
 
-    // Selected by constant indices, because otherwise the compiler would copy all of them.
+    // Selects by constant indices, because otherwise the compiler would copy the whole array.
     __device__ inline Turned at(int product) const { return product == 0 ? of[0] : product == 1 ? of[1] : of[2]; }
 
-    // The places of the first and second value of pair `number` of a product, and its number in its head.
+    // The places of the first and second value of pair `number` of a product, and the pair's number in its head.
     struct Place {
         int first, second, pair;
     };
@@ -32,7 +33,7 @@ struct Turns {
     }
 };
 
-// Addition to the only product: `sum` (rows, O) = `to` + the product, if it is not null.
+// An addition to the only product: `sum` (rows, O) = `to` + the product. Nothing is added if `sum` is null.
 struct Added {
     const float* to;
     float* sum;

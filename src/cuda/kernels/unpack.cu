@@ -1,8 +1,8 @@
 // Converts weights in blocks or int8 to bfloat16, for matmul_bf16 and matmul_wgmma. -DWEIGHT (I8 or a format).
 #include "weights.cuh"
 
-// out (O, I) = w (O, I), each value rounded as in bfloat16 products. Sizes as in matvec. A thread has a unit of a row:
-// 32 values of a block, or 16 of int8. Grid (at least O times the number of units), block 256.
+// out (O, I) = w (O, I), each value rounded as in bfloat16 products. The sizes are those of matvec. A thread converts a
+// unit of a row: 32 values of a block, or 16 of int8. Grid (at least O times the number of units), block 256.
 KERNEL(256) unpack_bf16(Matrix w, uint16_t* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

@@ -1,30 +1,33 @@
-// Tensor cores of compute capability 9.0 (wgmma, of sm_90a). A group of four warps uses them together, and they read
-// both matrices from shared memory while the warps go on. The emulation has its own versions (emulate.hpp).
+// Tensor cores of compute capability 9.0 (wgmma, of sm_90a). A group of four warps uses them together. The tensor cores
+// read both matrices from shared memory while the warps go on. The emulation has its own versions (emulate.hpp).
 #pragma once
 #include "tiles.cuh"
 
 // Number of threads in a group.
 constexpr int GROUP = 128;
 
-// The descriptor of a matrix (any multiple of 8 rows, 16) of bfloat16 in shared memory for wgmma (PTX, "Matrix
-// descriptor format"): its address, 1,024 bytes between groups of eight rows, and the swizzle of 128 bytes, for rows of
-// 64 values. `at` is in a tile (Copier<64, …>) whose own address is a multiple of 1,024, at the beginning of every
-// eighth row. 16 inputs further on, the address is 32 bytes higher.
+// Returns the descriptor of a bfloat16 matrix in shared memory for wgmma (PTX, "Matrix descriptor format"). The matrix
+// has a multiple of 8 rows, and 16 columns. The descriptor has its address, the distance of 1,024 bytes between groups
+// of eight rows, and the swizzle of 128 bytes, for rows of 64 values. `at` is in a tile (Copier<64, …>) whose own
+// address is a multiple of 1,024, in a row whose number is a multiple of eight. For the next 16 inputs, the address is
+// 32 bytes higher.
 __device__ inline uint64_t operand(const uint16_t* at) {
     const uint64_t begins = (shared_address(at) & 0x3ffff) >> 4, rows = 1024 >> 4, swizzled = 1;
     return begins | rows << 32 | swizzled << 62;
 }
 
 #ifndef LLT_EMULATED
-// Makes this thread's finished copies and its own writes to shared memory visible to tensor cores. After a barrier this
-// holds for those of other threads too.
+// Makes this thread's finished copies and its own writes to shared memory visible to tensor cores. After a barrier,
+// this holds for the copies and writes of other threads too.
 __device__ inline void show_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Products may be started from here on. The registers of the sums are as the program left them.
+// Products may be started after this call. It makes sure that the sums' registers have the values that the program gave
+// them.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// Starts sums (64, N) = a (64, 16) · b (N, 16)ᵀ, by the whole group. With ADD, adds the previous sums. For each 8
-// columns, a thread has the sums that multiply_tiles gives its lane. Warp w of the group has rows 16w to 16w + 15.
+// Starts the product sums (64, N) = a (64, 16) · b (N, 16)ᵀ. All threads of the group call it. With ADD, it is added to
+// the previous sums. For each 8 columns, a thread has the sums that multiply_tiles gives its lane. Warp w of the group
+// has rows 16w to 16w + 15.
 #define REGISTERS_OF(i)                                                                                      \
     "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]),               \
         "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])

@@ -1,10 +1,10 @@
-// Rows of weights in any number type, converted to float32: exactly if they are floats, by the formula of the format if
-// they are blocks or int8 with scales, and rounded if PRECISION is bfloat16.
+// Rows of weights in any number type, converted to float32. Floats are converted exactly, blocks and int8 with scales
+// by the formula of their format. If PRECISION is bfloat16, the results are rounded.
 #pragma once
 #include "blocks.cuh"
 
-// A row of a Matrix. The other fields are only for int8: the scale at its beginning, the index of its first value in
-// that scale's group, and the number of values that share a scale.
+// A row of a Matrix. All fields except `bytes` are only for int8: the scale of the row's first value, the index of this
+// value in the scale's group, and the number of values that share a scale.
 struct Row {
     const uint8_t* bytes;
     const float* scales;
@@ -33,7 +33,7 @@ __device__ inline Row row_of(const Matrix& matrix, int row) {
     if constexpr (!Same<W, I8>::value) {
         return {bytes, nullptr, 0, 0};
     } else {
-        // Division takes many instructions, most of all for such large numbers.
+        // A division takes many instructions, especially with 64 bits. So there is only one.
         const long long first = matrix.first + static_cast<long long>(row) * matrix.inputs;
         const long long before = first / matrix.group;
         const uint32_t group = matrix.group;
@@ -47,7 +47,7 @@ __device__ inline float used(float weight) {
     return Same<W, BF16>::value ? weight : rounded<P>(weight);
 }
 
-// Value i of a row, one at a time, for code that need not be fast.
+// Returns value i of a row, for code that need not be fast.
 template <class W, class P>
 __device__ inline float weight_at(const Row& row, int i) {
     float value;
@@ -64,8 +64,8 @@ __device__ inline float weight_at(const Row& row, int i) {
     return used<W, P>(value);
 }
 
-// The part of a row that a lane of a product reads together: 16 bytes of it, or 32 values of a block. `load` starts the
-// load, `widen` waits for it.
+// The part of a row that a lane of a product reads together: 16 bytes of it, or 32 values of a block. `load` starts to
+// load it, and `widen` waits for it and converts it.
 template <class W>
 struct Unit {
     static constexpr int VALUES = 32;
@@ -103,7 +103,7 @@ struct Unit<F16> : Unit16<F16> {};
 template <>
 struct Unit<BF16> : Unit16<BF16> {};
 
-// Int8 whose groups begin and end at multiples of 16 values.
+// Int8 values in groups that begin and end at multiples of 16 values.
 template <>
 struct Unit<I8> {
     static constexpr int VALUES = 16;

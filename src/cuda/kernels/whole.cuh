@@ -1,9 +1,9 @@
 // Integer products: shared code for int8 activations with int8 weights, or with blocks. WEIGHT is I8 or a format.
 //
-// Over a *run*, in which every scale is constant, products are summed exactly. For blocks, the sums of a group of 32
-// are combined with each run's scale and minimum. For int8, a group is one run. Group g is then added to partial sum g
-// mod 16 (ops/blocks.rs and ops/quantize.rs, dot). Any thread may do this, but the order is fixed, so the bits are
-// those of ops.
+// A *run* is a sequence of values in which every scale is constant. Its products are summed exactly. For blocks, the
+// sums of a group of 32 are combined with each run's scale and minimum. For int8, a group is one run. The contribution
+// of group g is then added to partial sum g mod 16 (ops/blocks.rs and ops/quantize.rs, dot). Any thread may do this,
+// but the order is fixed, so the bits are those of ops.
 #pragma once
 #include "weights.cuh"
 
@@ -15,12 +15,12 @@ __device__ inline void words_of(const uint4* at, uint32_t (&words)[8]) {
     words[4] = b.x, words[5] = b.y, words[6] = b.z, words[7] = b.w;
 }
 
-// The contribution of a group: scale · value.
+// The contribution of a group to a sum: scale · value.
 struct Term {
     float scale, value;
 };
 
-// A group of blocks times 32 activations. `products` and `sums` have Σ x·q and Σ x of each run.
+// A group of blocks times 32 activations. `products` has Σ x·q of each run, and `sums` has Σ x.
 template <class W>
 __device__ inline float term_of(const float (&scale)[2], const float (&minimum)[2], const int (&products)[2],
                                 const float (&sums)[2]) {

@@ -1,4 +1,4 @@
-// Rows of weights as float32, for a viewer. -DWEIGHT, -DPRECISION.
+// Converts rows of weights to float32, to be shown. -DWEIGHT, -DPRECISION.
 #include "weights.cuh"
 
 // out (rows, I) = the rows of w (O, I) from first_row on, as float32. Grid (rows), block 128.

@@ -8,14 +8,14 @@ pub(super) const LANES: usize = 32;
 /// A value for each lane.
 pub(super) type Lanes = [u64; LANES];
 
-/// The arithmetic of an instruction. Values are bits, as wide as their type; higher bits are truncated when the result
-/// is stored.
+/// The arithmetic of an instruction. A value is a bit pattern of its type's width. Bits above this width are dropped
+/// when the result is stored.
 #[derive(Clone, Copy)]
 pub(super) enum Compute {
     One(fn(u64) -> u64),
     Two(fn(u64, u64) -> u64),
     Three(fn(u64, u64, u64) -> u64),
-    /// With a carry bit. The bit above the result is the next carry.
+    /// With a carry bit. Bit 32 of the result is the next carry.
     Carried {
         of: fn(u64, u64, u64, u64) -> u64,
         reads: bool,
@@ -41,17 +41,17 @@ fn one_f32(f: fn(f32) -> f32, x: u64) -> u64 {
     of_f32(f(f32_of(x)))
 }
 
-/// The bits of the nearest bfloat16 value, ties to even.
+/// Returns the bits of the nearest bfloat16 value, ties to even.
 fn bf16(value: u64) -> u64 {
     u64::from(half::bf16::from_f32(f32_of(value)).to_bits())
 }
 
-/// The bits of the nearest float16 value, ties to even.
+/// Returns the bits of the nearest float16 value, ties to even.
 fn f16(value: u64) -> u64 {
     u64::from(half::f16::from_f32(f32_of(value)).to_bits())
 }
 
-/// Shifts by the low 32 bits of `amount`; returns `beyond` if these are at least `width`.
+/// Shifts by the low 32 bits of `amount`. Returns `beyond` if this amount is at least `width`.
 fn shifted(amount: u64, width: u64, by: impl Fn(u64) -> u64, beyond: u64) -> u64 {
     let amount = amount & 0xffff_ffff;
     if amount >= width { beyond } else { by(amount) }
@@ -72,7 +72,8 @@ macro_rules! compare {
     };
 }
 
-/// Comparisons of floats: also the unordered ones, which are true for NaN (`ltu` and so on), and tests for NaN.
+/// Comparisons of floats. They include the unordered ones (`ltu` and so on), which are true if a value is NaN, and
+/// tests for NaN.
 macro_rules! compare_floats {
     ($name:expr, $of:expr) => {
         Some(match $name {
@@ -91,13 +92,13 @@ macro_rules! compare_floats {
     };
 }
 
-/// Integers of the type `$type`; `$wide` is twice as wide.
+/// Operations on integers of the type `$type`. `$wide` is twice as wide.
 macro_rules! whole {
     ($name:expr, $type:ty, $wide:ty) => {{
         fn of(bits: u64) -> $type {
             bits as $type
         }
-        // Signed values keep their sign above; it is truncated when the result is stored.
+        // The cast to `u64` extends the sign of a signed value. The upper bits are dropped when the result is stored.
         Some(match $name {
             "add" => Two(|a, b| of(a).wrapping_add(of(b)) as u64),
             "sub" => Two(|a, b| of(a).wrapping_sub(of(b)) as u64),
@@ -141,7 +142,7 @@ macro_rules! floats {
             "neg" => One(|a| $to(-$of(a))),
             "abs" => One(|a| $to($of(a).abs())),
             "sqrt" => One(|a| $to($of(a).sqrt())),
-            // The sign of the first value, and the other bits of the second.
+            // The sign is that of the first value. The other bits are those of the second value.
             "copysign" => Two(|a, b| $to($of(b).copysign($of(a)))),
             _ => return None,
         })
@@ -172,7 +173,7 @@ fn bitwise(name: &str, width: u64) -> Option<Compute> {
             (0..4).fold(0, |all, i| {
                 let which = selector >> (4 * i);
                 let byte = bytes[(which & 7) as usize];
-                // Or its sign, in all bits.
+                // If bit 3 of the selector is set: the byte's sign in all bits.
                 let byte = if which & 8 == 0 { byte } else { ((byte.cast_signed()) >> 7).cast_unsigned() };
                 all | u64::from(byte) << (8 * i)
             })
@@ -190,7 +191,7 @@ fn convert(rounding: Option<&str>, to: &str, from: &str) -> Option<Compute> {
         (None, "s16" | "s32" | "s64" | "u16" | "u32" | "u64", "s8") => One(|a| a as i8 as u64),
         (None, "s32" | "s64" | "u32" | "u64", "s16") => One(|a| a as i16 as u64),
         (None, "s64" | "u64", "s32") => One(|a| a as i32 as u64),
-        // To a type that is not wider: higher bits are truncated.
+        // To a type of at most the same width: the upper bits are dropped.
         (None, "u8" | "s8", _) => One(|a| a & 0xff),
         (
             None,
@@ -214,7 +215,7 @@ fn convert(rounding: Option<&str>, to: &str, from: &str) -> Option<Compute> {
         (Some("rzi"), "u64", "f64") => One(|a| f64_of(a) as u64),
         (None, "f32", "f16") => One(|a| of_f32(half::f16::from_bits(a as u16).to_f32())),
         (Some("rn"), "f16", "f32") => One(f16),
-        // The first is the high half.
+        // The first operand gives the high half.
         (Some("rn"), "f16x2", "f32") => Two(|high, low| f16(high) << 16 | f16(low)),
         (Some("rn"), "bf16x2", "f32") => Two(|high, low| bf16(high) << 16 | bf16(low)),
         _ => return None,
@@ -238,10 +239,10 @@ fn carried(name: &str) -> Option<Compute> {
     (reads || writes).then_some(Carried { of, reads, writes })
 }
 
-/// Returns the arithmetic of `name` (`mad.lo.s32` and so on); `None` if it is not one of these.
+/// Returns the arithmetic of `name` (`mad.lo.s32` and so on); `None` if it is not a lane-wise instruction.
 pub(super) fn compute(name: &str) -> Option<Compute> {
     let (base, of) = name.rsplit_once('.')?;
-    // These round to nearest, with the suffix or without.
+    // These instructions round to nearest with and without the suffix `.rn`.
     let base = base.strip_suffix(".rn").unwrap_or(base);
     if let Some(base) = base.strip_prefix("cvt.") {
         let (rounding, to) = base.split_once('.').map_or((None, base), |(how, to)| (Some(how), to));
@@ -254,7 +255,7 @@ pub(super) fn compute(name: &str) -> Option<Compute> {
             u64::from((products.sum::<i32>().wrapping_add(sum as i32)).cast_unsigned())
         }));
     }
-    /// Flushes subnormal numbers to 0 (ftz), before and after.
+    /// Flushes a subnormal number to 0, as `ftz` does with operands and results.
     fn flushed(x: f32) -> f32 {
         if x.is_subnormal() { 0.0 } else { x }
     }
@@ -315,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Examples of NVIDIA's manual, or that follow from its text.
+    /// The examples are from NVIDIA's manual, or follow from its text.
     #[test]
     fn instructions_compute_what_the_manual_says() {
         let minus = u64::from(u32::MAX);

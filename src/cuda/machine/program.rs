@@ -7,17 +7,17 @@ use super::tensor::Tile;
 use super::text::{Piece, bare, operands, pieces};
 
 /// The first addresses of a thread's local memory and of a block's shared memory. They are so far apart that an address
-/// alone shows its memory.
+/// alone shows which memory it is in.
 pub(super) const LOCAL: u64 = 0x7e00_0000_0000_0000;
 pub(super) const SHARED: u64 = 0x7f00_0000_0000_0000;
 
-/// The first offset in a block's shared memory. A device reserves the bytes below, and 0 is not a valid address.
+/// The first offset in a block's shared memory. A device reserves the bytes below it. So 0 is not a valid address.
 pub(super) const FIRST_SHARED: u64 = 1024;
 
 /// The kernels of a module.
 pub(in super::super) struct Program {
     pub(super) entries: HashMap<String, Entry>,
-    /// The module's constants, in words. Instructions hold their addresses.
+    /// The module's constants, in words. Instructions refer to them by address.
     pub(super) constants: Vec<Box<[u64]>>,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Entry {
 /// An instruction, and the statement that it was parsed from.
 pub(super) struct Instruction {
     pub(super) what: What,
-    /// The predicate register, and the value that it must have.
+    /// The predicate register, and the value that it must have for the instruction to run.
     pub(super) guard: Option<(usize, u64)>,
-    /// The destinations come first.
+    /// The operands, with the destinations first.
     pub(super) operands: Box<[Operand]>,
     pub(super) text: String,
 }
@@ -47,7 +47,7 @@ pub(super) struct Instruction {
 pub(super) enum Operand {
     Register(usize),
     Value(u64),
-    /// `%tid.x` and so on: the index, and its axis.
+    /// A special register (`%tid.x` and so on): the index, and its axis.
     Of(Index, usize),
     /// An address in memory: the base register, and the offset.
     At(Option<usize>, u64),
@@ -65,7 +65,7 @@ pub(super) enum Index {
 /// A state space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Space {
-    /// Generic: given by the address.
+    /// The generic space. The address shows which memory is meant.
     Any,
     Global,
     Shared,
@@ -73,7 +73,7 @@ pub(super) enum Space {
     Parameter,
 }
 
-/// How lanes exchange values.
+/// A way to exchange values between lanes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Shuffle {
     Up,
@@ -88,13 +88,13 @@ pub(super) enum Atom {
     Add,
     Min,
     Max,
-    /// Adds one, and wraps to 0 after the operand.
+    /// Adds one. If the old value is at least the operand, the result is 0.
     Increase,
 }
 
 pub(super) enum What {
     Compute(Compute),
-    /// From registers to registers. If their numbers differ, values are packed or unpacked.
+    /// From registers to registers. If the numbers of sources and destinations differ, values are packed or unpacked.
     Move,
     Load {
         space: Space,
@@ -112,7 +112,7 @@ pub(super) enum What {
     },
     Shuffle(Shuffle),
     Ballot,
-    /// Synchronises the lanes that the operand names.
+    /// Synchronises the lanes in the operand's mask.
     Meet,
     /// Synchronises all threads of the block.
     Barrier,
@@ -123,11 +123,11 @@ pub(super) enum What {
     LoadMatrices {
         transposed: bool,
     },
-    /// Of bfloat16 values, or of float16.
+    /// Matrix product of bfloat16 or float16 values.
     Multiply {
         float16: bool,
     },
-    /// Of signed bytes: with k of 32, or half of that.
+    /// Matrix product of signed bytes, with k = 16 · `halves`.
     MultiplyBytes {
         halves: usize,
     },
@@ -145,7 +145,7 @@ pub(super) enum What {
     BeginProduct(Tile),
     CloseProducts,
     WaitForProducts,
-    /// A hint, or a fence: accesses are already in order here.
+    /// A hint or a fence. The interpreter makes all accesses in order, so there is nothing to do.
     Nothing,
 }
 
@@ -197,7 +197,7 @@ impl Program {
                 maker.parameters.push((first, bytes));
                 maker.symbols.insert(name.to_owned(), first as u64);
             }
-            // Shared memory of functions is declared before all bodies.
+            // Functions declare their shared memory before all bodies.
             maker.declare_shared(&pieces);
             maker.declare_shared(body);
             let end = maker.shared.next_multiple_of(16);
@@ -224,12 +224,12 @@ fn name_of(head: &str) -> &str {
     head.trim_start().split('(').next().unwrap_or_default().trim()
 }
 
-/// Returns the declarations of the parameters; a function's result, if there is one, first.
+/// Returns the declarations of the parameters. A function's result comes first, if there is one.
 fn parameters(head: &str) -> impl Iterator<Item = &str> {
     head.split(['(', ')', ',']).map(str::trim).filter(|part| part.starts_with(".param"))
 }
 
-/// Returns the name, the bytes and the alignment of `.param .align 8 .b8 name[176]` and the like.
+/// Returns the name, the size in bytes and the alignment of a declaration such as `.param .align 8 .b8 name[176]`.
 fn declaration(text: &str) -> (&str, usize, usize) {
     let mut words = text.split_whitespace();
     let (mut align, mut size, mut name) = (None, 1, "");
@@ -246,7 +246,7 @@ fn declaration(text: &str) -> (&str, usize, usize) {
     (name, size * count, align.unwrap_or(size))
 }
 
-/// Bits of a type.
+/// Returns the number of bits of a type.
 fn width(of: &str) -> Option<u32> {
     Some(match of {
         "pred" => 1,
@@ -258,7 +258,7 @@ fn width(of: &str) -> Option<u32> {
     })
 }
 
-/// Returns the name and the words of `.global .align 4 .b8 name[16] = {1, 2}` and the like.
+/// Returns the name and the words of a declaration such as `.global .align 4 .b8 name[16] = {1, 2}`.
 fn constant(text: &str) -> (String, Vec<u64>) {
     let (declared, values) = text.split_once('=').unwrap_or((text, ""));
     let (name, bytes, _) = declaration(declared.trim());
@@ -283,15 +283,16 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().or_else(|| text.parse::<i64>().ok().map(i64::cast_unsigned))
 }
 
-/// The functions that kernels call, by name: the text before the body, and the body.
+/// The functions that kernels call, by name: for each, the text before its body, and its body.
 type Functions<'a> = HashMap<&'a str, (&'a str, &'a [Piece<'a>])>;
 
-/// A partly parsed kernel. Function calls are inlined. The names of each inlined call have their own prefix, the scope.
+/// A partly parsed kernel. Function calls are inlined. All names of an inlined call get a prefix of this call, the
+/// scope.
 struct Maker<'a> {
     functions: &'a Functions<'a>,
     parameters: Vec<(usize, usize)>,
     registers: HashMap<String, usize>,
-    /// Bits of registers, by the prefix of their names.
+    /// The width of registers in bits, by the prefix of their names.
     kinds: HashMap<String, u32>,
     widths: Vec<u32>,
     /// Addresses by name.
@@ -300,7 +301,7 @@ struct Maker<'a> {
     local: usize,
     labels: HashMap<String, usize>,
     code: Vec<Instruction>,
-    /// The branches with their labels.
+    /// Each branch: the index of its instruction, and its label.
     branches: Vec<(usize, String)>,
     calls: usize,
 }
@@ -337,7 +338,7 @@ impl<'a> Maker<'a> {
         self.code.push(Instruction { what, guard, operands: operands.into(), text });
     }
 
-    /// Adds a register.
+    /// Adds a register of `width` bits, and returns its number.
     fn register(&mut self, name: String, width: u32) -> usize {
         self.widths.push(width);
         self.registers.insert(name, self.widths.len() - 1);
@@ -506,7 +507,7 @@ impl<'a> Maker<'a> {
         let (head, body) = self.functions[names[at]];
         self.calls += 1;
         let inner = format!("{scope}{}#{} ", names[at], self.calls);
-        // In the order of the function's head: the result first.
+        // The order is that of the function's head: the result comes first.
         let formal: Vec<&str> = parameters(head).map(|declared| declaration(declared).0).collect();
         let actual: Vec<&str> = [&names[..at], &names[at + 1..]].concat();
         assert_eq!(formal.len(), actual.len(), "{rest}");
@@ -537,7 +538,7 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
     let is_register = |operand: &Operand| !matches!(operand, Operand::At(..));
     let what = match words[0] {
         "mov" => What::Move,
-        // Arguments of functions.
+        // Loads and stores of an inlined function's arguments, which are registers.
         "ld" | "st" if space == Space::Parameter && operands.iter().all(is_register) => What::Move,
         "ld" => What::Load { space, bytes, signed: words.last()?.starts_with('s') },
         "st" => What::Store { space, bytes },
@@ -585,7 +586,7 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
             _ => return None,
         },
         "cp" => match name {
-            // The number of bytes to read may follow; the remaining bytes are zeros.
+            // A fourth operand may be the number of bytes to read. The remaining bytes become zeros.
             "cp.async.cg.shared.global" | "cp.async.cg.shared.global.L2::256B"
                 if operands.get(2) == Some(&Operand::Value(16)) =>
             {

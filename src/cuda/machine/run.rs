@@ -6,7 +6,7 @@ use super::operations::LANES;
 use super::program::Program;
 use super::warp::{Block, Stopped, Warp};
 
-/// The size of a launch: its blocks, threads of a block, and bytes of dynamic shared memory.
+/// The size of a launch: the numbers of blocks and of threads per block, and the bytes of dynamic shared memory.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Grid {
     pub(in super::super) blocks: [u32; 3],
@@ -14,13 +14,14 @@ pub(in super::super) struct Grid {
     pub(in super::super) shared: u32,
 }
 
-/// The most bytes of shared memory of a block on every device from compute capability 8.0 on: 8.6, 8.9 and 12.0 have
-/// the least. Kernels with wgmma are only for 9.0, and large integer tiles only for devices with enough shared memory.
+/// The bytes of shared memory that a block can have on every device from compute capability 8.0 on; 8.6, 8.9 and 12.0
+/// have the least. The second number is for kernels with wgmma, which are only for 9.0, and for large integer tiles,
+/// which are only for devices with enough shared memory.
 const MOST_SHARED: usize = 99 << 10;
 const MOST_OF_LARGE: usize = 227 << 10;
 
-/// Runs the kernel `name` over a grid, with arguments at these addresses. `known` tells whether bytes of the device's
-/// memory are allocated. Returns whether there is such a kernel.
+/// Runs the kernel `name` over a grid, with arguments at these addresses. `known` returns whether bytes of the device's
+/// memory are allocated. Returns false if there is no such kernel.
 pub(in super::super) fn run(
     program: &Program,
     name: &str,

@@ -15,14 +15,15 @@ fn sum_of(bits: u64) -> f64 {
     f64::from(f32::from_bits(bits as u32))
 }
 
-/// Rounds a sum to its register. The manual does not say how a device rounds in between.
+/// Rounds a sum to float32, as the register stores it. The manual does not say how a device rounds intermediate sums.
 fn kept(sum: f64) -> u64 {
     u64::from((sum as f32).to_bits())
 }
 
-/// mma.m16n8k16: c (16, 8) + a (16, 16) · b (16, 8), of registers by number and lane.
+/// mma.m16n8k16: c (16, 8) + a (16, 16) · b (16, 8). The arguments are registers, by number and lane.
 pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes; 4] {
-    // Row and column of a's element (i): (groupID, + 8 for i of 2, 3, 6, 7), (2 · threadID in group + i mod 2, + 8 from i of 4).
+    // Element i of a is at row groupID (+ 8 for i = 2, 3, 6, 7) and column 2 · threadID in group + i mod 2 (+ 8 for i ≥
+    // 4).
     let mut left = [[0.0; 16]; 16];
     let mut right = [[0.0; 8]; 16];
     for lane in 0..LANES {
@@ -49,12 +50,12 @@ pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes
     sums
 }
 
-/// mma.m16n8k32 of signed bytes: c (16, 8) + a (16, 32) · b (32, 8), of registers by number and lane. With half of the
-/// registers of a and b it is m16n8k16.
+/// mma.m16n8k32 of signed bytes: c (16, 8) + a (16, 32) · b (32, 8). The arguments are registers, by number and lane.
+/// With half as many registers for a and b, it is m16n8k16.
 pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> [Lanes; 4] {
     let byte = |register: u64, i: usize| i64::from((register >> (8 * i)) as i8);
-    // Element i of a register: row groupID, + 8 in every second register of a; k 4 · threadID in group + i, + 16 in the second
-    // half.
+    // Element i of a register is at row groupID (+ 8 in every second register of a), with k = 4 · threadID in group + i
+    // (+ 16 in the second half of the registers).
     let mut left = [[0; 32]; 16];
     let mut right = [[0; 8]; 32];
     for lane in 0..LANES {
@@ -78,14 +79,14 @@ pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> [Lanes; 4
     })
 }
 
-/// A product by four warps: a (64, 16) · b (16, outputs).
+/// A matrix product of four warps together: a (64, 16) · b (16, outputs).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tile {
     pub(super) outputs: usize,
 }
 
 impl Tile {
-    /// Parses `wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16` and the like.
+    /// Parses a name such as `wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16`.
     pub(super) fn new(name: &str) -> Option<Self> {
         let size = name.strip_prefix("wgmma.mma_async.sync.aligned.m64n")?;
         let outputs = size.strip_suffix("k16.f32.bf16.bf16")?.parse().ok()?;
@@ -93,8 +94,9 @@ impl Tile {
     }
 }
 
-/// Returns the address in shared memory of the element (row, k) of a descriptor's operand. Rows have 128 bytes along k,
-/// and eight rows follow one another. The 16-byte pieces of a row are permuted by its number (128-byte swizzle).
+/// Returns the address in shared memory of the element (row, k) of a descriptor's operand. A row has 128 bytes along k.
+/// Groups of eight consecutive rows are a stride apart. The 16-byte pieces of a row are permuted by its number
+/// (128-byte swizzle).
 ///
 /// # Panics
 /// If the descriptor has another layout.

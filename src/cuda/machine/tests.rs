@@ -1,8 +1,9 @@
-//! Small programs whose results the manual defines, and some that are wrong.
+//! Tests of the interpreter: small programs whose results the manual defines, and programs with errors.
 
 use super::*;
 
-/// A kernel `k` with these declarations and instructions. It can use registers of every kind; `out` is %rd0.
+/// A kernel `k` with these declarations and instructions. The body can use registers of every kind. The address of the
+/// output is in %rd0.
 fn program(before: &str, body: &str) -> Program {
     Program::new(&format!(
         ".version 8.0\n.target sm_90\n.address_size 64\n{before}
@@ -25,7 +26,8 @@ fn program(before: &str, body: &str) -> Program {
     ))
 }
 
-/// Runs a block of `threads` threads. Returns one word of memory for each thread; every word is 7 at the start.
+/// Runs a block of `threads` threads. Returns one word of memory for each thread; every word is 7 before the kernel
+/// runs.
 fn run_block(program: &Program, threads: usize) -> Vec<u32> {
     let out = vec![7_u32; threads];
     let first = out.as_ptr() as u64;
@@ -40,7 +42,7 @@ fn run_lines(body: &str) -> Vec<u32> {
     run_block(&program("", body), 64)
 }
 
-/// The message of the panic.
+/// Returns the message of the panic that `body` causes.
 fn fault(body: &str) -> String {
     let program = program(".extern .shared .align 16 .b8 room[];\n", body);
     let end = std::panic::catch_unwind(|| run_block(&program, 64)).unwrap_err();
@@ -68,8 +70,8 @@ fn lanes_that_part_meet_again_and_give_each_other_values() {
     assert_eq!(found, (0..64).map(expected).collect::<Vec<_>>());
 }
 
-/// As in the manual: inserts the first bits of a value into another one, from a given bit on. Bits beyond its end are
-/// dropped.
+/// Tests `bfi` as the manual defines it: it inserts the first bits of one value into another one, from a given bit on.
+/// Bits beyond the end of the value are dropped.
 #[test]
 fn bits_are_put_into_others() {
     let inserted = |first: u32, count: u32| {
@@ -111,7 +113,7 @@ fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_w
         st.global.u32 [%rd1], %r6;",
     );
     assert_eq!(run_block(&both, 64), (0..64).map(|thread| thread ^ 32).collect::<Vec<_>>());
-    // The copied words are 7; shared memory does not start with 7.
+    // The copied words are 7. Before the copy, shared memory holds other values.
     let copied = |bytes: &str, wait: &str| {
         let program = program(
             ".extern .shared .align 16 .b8 room[];\n",
@@ -132,9 +134,9 @@ fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_w
     };
     assert_eq!(copied("", "cp.async.wait_group 0;"), 8);
     assert_eq!(copied(", 16", "cp.async.wait_group 0;"), 8);
-    assert_eq!(copied(", 0", "cp.async.wait_group 0;"), 1, "zeros, and one more");
-    assert_eq!(copied(", 5", "cp.async.wait_group 0;"), 8, "the first of the second word's bytes");
-    assert_eq!(copied("", "cp.async.wait_group 1;"), 0, "what nobody wrote, and one more");
+    assert_eq!(copied(", 0", "cp.async.wait_group 0;"), 1, "the copied zero, plus one");
+    assert_eq!(copied(", 5", "cp.async.wait_group 0;"), 8, "one byte of the second word, plus one");
+    assert_eq!(copied("", "cp.async.wait_group 1;"), 0, "uninitialised memory (-1), plus one");
 }
 
 #[test]
@@ -161,7 +163,7 @@ fn pieces_that_are_copied_are_there_once_all_lanes_have_come_and_somebody_waits(
         );
         run_block(&program, 64)
     };
-    assert_eq!(copied(1, 0, 16), [8; 64], "a word of what is copied, and that it is there");
+    assert_eq!(copied(1, 0, 16), [8; 64], "a copied word, plus one for the completed copy");
     for (lanes, parity, bytes) in [(2, 0, 16), (1, 1, 16), (1, 0, 0), (1, 0, 8), (1, 0, 32)] {
         let ends = std::panic::catch_unwind(|| copied(lanes, parity, bytes)).is_err();
         assert!(ends, "{lanes} lanes, phase {parity}, {bytes} bytes");
@@ -221,5 +223,5 @@ fn what_has_no_defined_result_ends_the_run() {
         assert!(said.contains(words), "{body}: {said}");
     }
     let unknown = std::panic::catch_unwind(|| program("", "ex2.approx.f32 %f1, %f2;")).err();
-    assert!(unknown.is_some(), "what is not known here is no program");
+    assert!(unknown.is_some(), "an unknown instruction must not be parsed");
 }

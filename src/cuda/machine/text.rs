@@ -3,11 +3,11 @@
 /// A piece of a text.
 #[derive(Debug)]
 pub(super) enum Piece<'a> {
-    /// Up to its semicolon.
+    /// The text up to the semicolon.
     Statement(&'a str),
-    /// `name:`
+    /// The name of a label: the text before `:`.
     Label(&'a str),
-    /// The text before a body, and the body.
+    /// A body in braces: the text before it, and its pieces.
     Body(&'a str, Vec<Piece<'a>>),
 }
 
@@ -21,7 +21,8 @@ pub(super) fn bare(text: &str) -> String {
     lines.filter(about).collect::<Vec<_>>().join("\n")
 }
 
-/// Splits a bare text. Braces inside a body are only scopes of names, and no two relevant names are alike.
+/// Splits a bare text. Braces inside a body are ignored: they are only scopes of names, and no name that matters here
+/// is used in two scopes.
 pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut rest = text.trim_start();
     let mut pieces = Vec::new();
@@ -31,7 +32,7 @@ pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// Adds the first piece of the text; returns the rest.
+/// Adds the first piece of the text to `to`, and returns the rest of the text.
 fn one<'a>(text: &'a str, to: &mut Vec<Piece<'a>>) -> &'a str {
     if let Some(rest) = text.strip_prefix(['{', '}']) {
         return rest;

@@ -1,4 +1,4 @@
-//! A warp: 32 lanes that run the same instruction while they are at the same one.
+//! A warp: 32 lanes. Lanes that have reached the same instruction run it together.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,23 +11,23 @@ use super::tensor::{Tile, multiply, multiply_bytes, multiply_group};
 /// The state that the warps of a block share.
 pub(super) struct Block<'a> {
     pub(super) entry: &'a Entry,
-    /// By [`Index`]: the block's index, the numbers of threads and blocks.
+    /// Indexed by axis: the numbers of threads per block, the block's index, and the number of blocks.
     pub(super) threads: [u32; 3],
     pub(super) block: [u32; 3],
     pub(super) blocks: [u32; 3],
     pub(super) parameters: &'a [u8],
     pub(super) shared: Vec<u8>,
-    /// By their addresses.
+    /// The mbarriers, by address.
     pub(super) arrivals: HashMap<u64, Arrivals>,
-    /// Whether these bytes of the device's memory are allocated.
+    /// Returns whether these bytes of the device's memory are allocated: the address, and the number of bytes.
     pub(super) known: &'a dyn Fn(u64, usize) -> bool,
 }
 
-/// An asynchronous copy of sixteen bytes: the destination in shared memory, the source, and how many bytes are read.
-/// The remaining bytes are zeros.
+/// An asynchronous copy of sixteen bytes: the destination in shared memory, the source, and the number of bytes to
+/// read. The remaining bytes become zeros.
 type Underway = (u64, u64, usize);
 
-/// An mbarrier: the arrivals of each phase, and its copies (destination, source, and bytes).
+/// An mbarrier: the number of arrivals of a phase, and the pending copies (destination, source, number of bytes).
 pub(super) struct Arrivals {
     lanes: u32,
     left: u32,
@@ -37,7 +37,8 @@ pub(super) struct Arrivals {
     copies: Vec<(u64, u64, usize)>,
 }
 
-/// A pending product: its tile, the descriptors, whether it adds, and the operands with its sums.
+/// A pending product: the tile, the descriptors of both factors, whether it adds to the old sums, and the registers of
+/// the sums.
 struct Product<'a> {
     tile: Tile,
     descriptors: [u64; 2],
@@ -54,18 +55,18 @@ pub(super) enum Stopped {
 
 pub(super) struct Warp<'a> {
     entry: &'a Entry,
-    /// Its number in the block.
+    /// The warp's number in the block.
     number: usize,
     registers: Vec<Lanes>,
     carry: Lanes,
     at: [usize; LANES],
-    /// Lanes that have not ended; of these, the lanes that wait for others of the warp, and those at the block's
-    /// barrier.
+    /// Lanes that have not ended. The next two fields are subsets of these: lanes that wait for other lanes of the
+    /// warp, and lanes at the block's barrier.
     alive: u32,
     waiting: u32,
     at_barrier: u32,
     local: Vec<Vec<u8>>,
-    /// For each lane, the copies that are not yet in a group, and the pending groups.
+    /// For each lane, the copies that are not yet in a group, and the pending groups of copies.
     begun: Vec<Vec<Underway>>,
     groups: Vec<VecDeque<Vec<Underway>>>,
     products: Vec<Product<'a>>,
@@ -82,7 +83,7 @@ impl<'a> Warp<'a> {
         Self {
             entry,
             number,
-            // Uninitialised registers hold NaN, and no valid address.
+            // Uninitialised registers hold a value that is NaN as a float, and not a valid address.
             registers: vec![[0xffff_ffff_ffff_ff01; LANES]; entry.widths.len()],
             carry: [0; LANES],
             at: [0; LANES],
@@ -105,8 +106,8 @@ impl<'a> Warp<'a> {
         self.at_barrier = 0;
     }
 
-    /// Runs until all lanes have ended or are at a barrier. The lanes with the lowest instruction run first, so
-    /// divergent lanes reconverge.
+    /// Runs until all lanes have ended or are at a barrier. The lanes at the lowest instruction run first. So divergent
+    /// lanes reconverge.
     pub(super) fn run(&mut self, block: &mut Block) -> Stopped {
         loop {
             let able = self.alive & !self.waiting & !self.at_barrier;
@@ -122,7 +123,8 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// Runs these lanes from one instruction on, until they diverge, wait, or reach other lanes.
+    /// Runs the lanes in `mask` from instruction `at` on, until they diverge, wait, or reach instruction `next`, where
+    /// other lanes are.
     fn run_together(&mut self, block: &mut Block, mut mask: u32, mut at: usize, next: usize) {
         let entry = self.entry;
         loop {
@@ -163,13 +165,13 @@ impl<'a> Warp<'a> {
                             "lanes {others:#x} take part, but are not named: {}",
                             instruction.text
                         );
-                        // Lanes that came earlier wait here.
+                        // The lanes that wait at this instruction already.
                         let here = lanes(self.waiting).filter(|lane| self.at[*lane] == at);
                         let together = here.fold(active, |mask, lane| mask | 1 << lane);
                         if wanted & self.alive & !together != 0 {
                             lanes(mask).for_each(|lane| self.at[lane] = at);
                             self.waiting |= active;
-                            // Lanes whose guard is false go on.
+                            // Lanes whose guard is false continue after the instruction.
                             lanes(mask & !active).for_each(|lane| self.at[lane] = at + 1);
                             return;
                         }
@@ -249,7 +251,7 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// Bits of a register's values.
+    /// Returns the width of a register in bits.
     fn width(&self, operand: Operand) -> u32 {
         match operand {
             Operand::Register(register) => self.entry.widths[register],
@@ -478,7 +480,7 @@ impl<'a> Warp<'a> {
                         "pieces of 16 bytes: {}",
                         instruction.text
                     );
-                    // All of it is checked, 16 bytes at a time.
+                    // Checks all bytes of the copy, 16 at a time.
                     let [to, from] =
                         [(Space::Shared, operands[0]), (Space::Global, operands[1])].map(|place| {
                             let (space, Operand::At(base, offset)) = place else {
@@ -501,7 +503,7 @@ impl<'a> Warp<'a> {
                     let at = self.place(block, Space::Shared, operands[1], lane, 8) as u64;
                     let parity = self.get(operands[2], lane, Some(block)) & 1;
                     let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
-                    // The copying lanes come before the waiting ones, because a barrier lies between them.
+                    // All copies were started before this wait, because a block barrier lies between them.
                     let is_done = arrivals.done > 0 && (arrivals.done - 1) & 1 == parity;
                     assert!(is_done, "a wait without a copy: {}", instruction.text);
                     let copied: usize = arrivals.copies.iter().map(|(_, _, bytes)| bytes).sum();
@@ -609,7 +611,7 @@ impl<'a> Warp<'a> {
         self.set(operands[0], mask, &joined);
     }
 
-    /// `d|p, a, b, c, mask`, or without p.
+    /// Runs a shuffle with the operands `d|p, a, b, c, mask` or `d, a, b, c, mask`.
     fn shuffle(&mut self, block: &Block, how: Shuffle, operands: &[Operand], mask: u32) {
         let rest = &operands[operands.len() - 4..];
         let [a, b, c] = [0, 1, 2].map(|i| self.all(rest[i], block));

@@ -1,5 +1,5 @@
 //! Products of many rows in bfloat16 with weights that are stored as blocks or int8. The weights are first dequantised
-//! to bfloat16, and then multiplied as bfloat16 weights are.
+//! to bfloat16. Then they are multiplied in the same way as bfloat16 weights.
 
 use super::Asked;
 use crate::Cuda;
@@ -10,7 +10,7 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
-/// Maximum number of matrix values that are dequantised together: 256 MiB.
+/// Maximum number of matrix values that are dequantised together: 256 MiB in bfloat16.
 const MOST_VALUES: usize = 128 << 20;
 
 /// Whether the matrices of these products are multiplied this way.
@@ -21,7 +21,7 @@ pub(super) fn takes(cuda: &Cuda, products: &[Asked<'_>]) -> bool {
         && matrices().map(|matrix| matrix.outputs() * matrix.inputs()).sum::<usize>() <= MOST_VALUES
 }
 
-/// Calls `multiply` with the same products with bfloat16 weights.
+/// Calls `multiply` with these products, after their weights were converted to bfloat16.
 pub(super) fn in_bf16<T>(
     cuda: &Cuda,
     products: &[Asked<'_>],
@@ -37,7 +37,7 @@ pub(super) fn in_bf16<T>(
     multiply(&products)
 }
 
-/// Returns the matrix in bfloat16, in the scratch memory with index `i`.
+/// Converts a matrix to bfloat16, in the scratch memory with index `i`.
 fn widen(cuda: &Cuda, matrix: &Matrix, i: usize) -> Result<Matrix> {
     let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
     let memory = {
@@ -46,7 +46,7 @@ fn widen(cuda: &Cuda, matrix: &Matrix, i: usize) -> Result<Matrix> {
         scratch.widened[i].memory().cloned()
     };
     let memory = memory.unwrap_or_else(|| unreachable!("there is room now"));
-    // Values that a thread converts at once.
+    // Number of values that a thread converts at once.
     let unit = if matrix.dtype() == Dtype::I8 { 16 } else { 32 };
     let kernel = Kernel { file: "unpack", name: "unpack_bf16", weight: Some(matrix.dtype()) };
     let arguments = Arguments::new().words(&matrix.words()).address(memory.at());

@@ -7,6 +7,7 @@ use crate::driver::{Address, Arguments};
 use crate::kernels::Kernel;
 use crate::memory::{Growing, Vector};
 use crate::norm;
+use crate::queue::Fusable;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
@@ -59,9 +60,6 @@ impl Tile {
 
 /// Maximum number of weights that are packed at once, which all fit in the second-level cache.
 const VALUES_AT_ONCE: usize = 32 << 20;
-
-/// The gate's SiLU and its product with up. Arguments: gate, up, the number of values, silu, hidden.
-pub(crate) const SILU_MUL: Kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
 
 /// Packed activations.
 #[derive(Default)]
@@ -172,12 +170,14 @@ fn make(cuda: &Cuda, x: &Input, group: usize, to: [Address; 4]) -> Result<()> {
     if norm::pack_too(cuda, (x.x(), x.rows, x.width), to) {
         return Ok(());
     }
-    let gated = cuda.kernels.take_back(SILU_MUL, |words| match *words {
-        [gate, up, count, silu, hidden] if (count, hidden) == ((x.rows * x.width) as u64, x.x()) => {
+    let gated = cuda.queue.withdraw(|last| match last {
+        Fusable::SiluMul { inputs: [gate, up], count, silu, hidden }
+            if (count, hidden) == (x.rows * x.width, x.x()) =>
+        {
             Some([gate, up, silu, hidden])
         }
         _ => None,
-    })?;
+    });
     let (name, arguments) = match gated {
         Some([gate, up, silu, hidden]) => {
             let arguments = Arguments::new().address(gate).address(up).int(x.rows).int(x.width);

@@ -207,7 +207,7 @@ fn is_norm(source: &[u64; SOURCE]) -> bool {
 fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
     let mut words = [0; SOURCE];
     if !x.is_whole() {
-        if let Some(norm) = x.norm(cuda)? {
+        if let Some(norm) = x.norm(cuda) {
             words[2..].copy_from_slice(&norm.words());
             return Ok(words);
         }

@@ -14,13 +14,13 @@ use llama_trace_core::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiles {
     file: &'static str,
-    /// The kernel for up to three products, and that for the gated half of the feed-forward network.
+    /// `matmul` computes up to three products. `swiglu` computes gate, its SiLU, up and their product.
     matmul: &'static str,
     swiglu: &'static str,
     /// Rows and outputs of a tile.
     sides: (usize, usize),
-    /// Persistent blocks on a multiprocessor, which compute one tile after the other; `None` if each tile is a block of
-    /// its own.
+    /// Number of persistent blocks per multiprocessor, each of which computes one tile after the other. `None` if each
+    /// tile has its own block.
     stay: Option<usize>,
     threads: u32,
     /// Bytes of shared memory.
@@ -55,7 +55,7 @@ const fn small(file: &'static str, matmul: &'static str, swiglu: &'static str) -
 }
 
 impl Tiles {
-    /// Launches one of the two kernels for `count` tiles of products with these matrices.
+    /// Launches kernel `name` for `count` tiles of products with these matrices.
     fn launch(
         &self,
         cuda: &Cuda,
@@ -66,16 +66,17 @@ impl Tiles {
         let room = self.stay.map(|stay| stay * cuda.queue.device().about().multiprocessors as usize);
         let blocks = room.map_or(count, |room| room.min(count));
         let kernel = Kernel { file: self.file, name, weight: None };
-        // They start to read their weights before the kernel before them has ended.
+        // The kernel starts to read its weights before the previous kernel has ended. If kernels write these weights,
+        // it is launched late instead.
         let made = matrices.iter().any(|matrix| matrix.is_made());
         let launch = if made { Kernels::launch_late } else { Kernels::launch };
         launch(&cuda.kernels, kernel, (blocks, 1), self.threads, self.shared, arguments)
     }
 }
 
-/// Returns the tiles for `rows` rows; `across` gives the number of blocks for a tile's outputs. The time is modelled by
-/// the bytes that the busiest multiprocessor reads: large tiles read each value less often, small ones leave no
-/// multiprocessor idle.
+/// Returns the best tiles for `rows` rows. `across(outputs)` returns how many tiles of `outputs` outputs cover all
+/// outputs. The time is modelled by the number of values that the busiest multiprocessor reads: large tiles read each
+/// value less often, small tiles leave no multiprocessor idle.
 pub(super) fn suited(cuda: &Cuda, rows: usize, across: impl Fn(usize) -> usize) -> Tiles {
     let all: &[Tiles] = if cuda.warpgroups.load(Relaxed) { &OF_WARPGROUPS } else { &OF_WARPS };
     let multiprocessors = cuda.queue.device().about().multiprocessors as usize;
@@ -84,11 +85,11 @@ pub(super) fn suited(cuda: &Cuda, rows: usize, across: impl Fn(usize) -> usize) 
         let count = rows.div_ceil(of_rows) * across(outputs);
         count.div_ceil(multiprocessors) * (of_rows + outputs)
     };
-    // If two take the same time, the first, which is larger.
+    // If two take the same time, the first is chosen: it is the larger one.
     all.iter().min_by_key(time).copied().unwrap_or(OF_WARPS[0])
 }
 
-/// Multiplies `run` of the rows in bfloat16 in these tiles.
+/// Multiplies the rows in `run` with the products' matrices, in bfloat16 and in these tiles.
 pub(super) fn in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run, tiles: Tiles) -> Result<()> {
     let Tiles { matmul, sides: (rows, outputs), .. } = tiles;
     let narrow = x.narrow(cuda)? + (run.first * x.width * size_of::<u16>()) as u64;
@@ -103,7 +104,7 @@ pub(crate) fn all_in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], tiles
     x.runs.iter().try_for_each(|run| in_tiles(cuda, x, products, *run, tiles))
 }
 
-/// Computes [`super::gated`] in these tiles for all rows, which must be many, and an even number of outputs.
+/// Computes [`super::gated`] for all rows in these tiles. There must be many rows, and an even number of outputs.
 pub(crate) fn all_gated_in_tiles(
     cuda: &Cuda,
     x: &Input,

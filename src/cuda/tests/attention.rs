@@ -39,7 +39,7 @@ impl Seen {
 type Spans = [(usize, usize); 3];
 
 /// Computes attention of every span. Returns the result and the recorded parts.
-fn run<B: Backend>(backend: &B, shape: AttentionShape, spans: Spans, wants: bool) -> (Vec<f32>, Vec<Seen>) {
+fn run(backend: &dyn Backend, shape: AttentionShape, spans: Spans, wants: bool) -> (Vec<f32>, Vec<Seen>) {
     let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
     let (rows, width) = (spans.iter().map(|span| span.1).sum::<usize>(), kv_heads * head_dim);
     let q = filled(backend, &noise(rows * heads * head_dim, 61));
@@ -145,7 +145,7 @@ fn attention_over_many_tiles_of_keys_is_that_of_the_cpu() {
 }
 
 /// Computes attention of one span from the first position on, of q, keys and values.
-fn attended<B: Backend>(backend: &B, shape: AttentionShape, [q, k, v]: &[Vec<f32>; 3]) -> Vec<f32> {
+fn attended(backend: &dyn Backend, shape: AttentionShape, [q, k, v]: &[Vec<f32>; 3]) -> Vec<f32> {
     let width = shape.kv_heads * shape.head_dim;
     let tokens = k.len() / width;
     let pass = pass(backend, &[(0, tokens)]);

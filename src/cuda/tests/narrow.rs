@@ -1,11 +1,12 @@
-//! Activations in bfloat16, for tensor cores: the launch that makes them writes them, if they are not recorded.
+//! Activations in bfloat16, for tensor cores: the launch that computes activations also rounds them, if they are not
+//! recorded.
 
 use std::any::Any;
 
 use super::*;
 use llama_trace_engine::backend::Product;
 
-/// The operation that makes the activations of a product.
+/// The operation that computes the activations of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Maker {
     Norm,
@@ -14,14 +15,14 @@ enum Maker {
     /// The scores of the first of several spans are recorded.
     AttentionSeen,
     Swiglu,
-    /// It only writes float32.
+    /// This kernel can write only float32.
     Silu,
 }
 
 const MAKERS: [Maker; 6] =
     [Maker::Norm, Maker::AddAndNorm, Maker::Attention, Maker::AttentionSeen, Maker::Swiglu, Maker::Silu];
 
-/// A sink that may record the scores.
+/// A sink that records the scores if the field is true.
 struct Scores(bool);
 
 impl AttentionSink for Scores {
@@ -37,8 +38,8 @@ impl AttentionSink for Scores {
 /// Values of a row: four heads of 16.
 const WIDTH: usize = 64;
 
-/// Makes rows for `spans` into `out` by `maker`. Returns its inputs, which must be kept: freeing memory sends the
-/// queue.
+/// Computes the rows of `spans` with `maker`, and writes them to `out`. Returns the inputs of `maker`. The caller must
+/// keep them, because freeing memory submits the queue.
 fn make(cuda: &Cuda, maker: Maker, spans: &[(usize, usize)], out: &mut Buffer) -> Box<dyn Any> {
     let rows: usize = spans.iter().map(|span| span.1).sum();
     let weight = cuda.vector(&vector(WIDTH, 81)).unwrap();
@@ -98,13 +99,14 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
     let cuda = device.with_precision(Precision::Bf16);
     let of = |dtype| cuda.matrix(&tensor(dtype, 24, WIDTH, 87)).unwrap();
     let (by_tensor_cores, by_others) = (of(Dtype::BF16), of(Dtype::F16));
-    // Many rows; many rows, some with another order of summation; few rows; one row; and one row of each of three,
-    // sixteen (as many as fit in one launch) and seventeen texts.
+    // Many rows; many rows, some with another order of summation; few rows; one row; and one row each of 3, 16 (the
+    // most that fit in one launch) and 17 texts.
     let texts: Vec<_> = (0..17).map(|text| (text % 3, 1)).collect();
     let many_and_few = [&[(0, 20)][..], &[(0, 20), (2, 1)], &[(3, 1), (0, 17)], &[(0, 9)], &[(4, 1)]];
     for spans in many_and_few.into_iter().chain([&texts[..3], &texts[..16], &texts]) {
         let rows: usize = spans.iter().map(|span| span.1).sum();
-        // With a wait in between, and without; and with products that read the other number type later, or first.
+        // `seen`: with a wait between the operation and the product, or without. `matrices`: also two products, where
+        // the one with the other number type comes first or last.
         let run = |maker, seen: bool, matrices: &[&Matrix]| {
             let (mut made, mut input, pass) =
                 (cuda.buffer(rows * WIDTH).unwrap(), cuda.input(), pass(&cuda, spans));
@@ -132,7 +134,7 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
         for maker in MAKERS {
             let what = format!("{maker:?}, {spans:?}");
             let one_each = spans.iter().all(|span| span.1 == 1);
-            // The norm of one row is computed by the product itself.
+            // The product itself computes the norm of a single row.
             let joins = match maker {
                 Maker::Silu => 0,
                 Maker::Norm if rows == 1 => 2,
@@ -156,8 +158,8 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
 fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits() {
     let Some((device, log)) = Cuda::logged(ROOM) else { return };
     let cuda = device.with_precision(Precision::Bf16);
-    // The last width is more than a block keeps in shared memory. From 4,096 on, the weights are more than a thread
-    // keeps. These outputs are more tiles than there are blocks.
+    // The last width is more than a block can keep in shared memory. From 4,096 on, a row of weights is more than a
+    // thread can keep in registers. Some numbers of outputs give more tiles than there are blocks.
     for (width, outputs) in
         [(8, 24), (136, 300), (1024, 17), (2056, 133), (4104, 150), (8192, 40), (8200, 24)]
     {
@@ -202,7 +204,7 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
                 hidden: &mut hidden,
             };
             cuda.swiglu(&input, outputs, outs, &mut nobody).unwrap();
-            // A product of ready input, an addition to its result, and the norm of the sum.
+            // A product of an input that is ready, an addition to the result, and the norm of the sum.
             cuda.prepare(&x, width, &pass, &PassRows::All, &mut of_sum).unwrap();
             cuda.matmul(&of_sum, &q, None, &mut again).unwrap();
             look();
@@ -216,12 +218,12 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
             (launches, all.map(|buffer| of(buffer, outputs)), of(&of_k, 9))
         };
         let (apart, together) = (run(true), run(false));
-        // The norm and its conversion are no launches of their own. The sum is fused with the product, but then its
-        // norm is a launch of its own, so the number of launches is the same.
+        // Two launches are saved: the norm, and its conversion. Fusing the sum with the product saves none, because the
+        // norm of the sum is then a launch of its own.
         let spared = if width <= 8192 { 2 } else { 1 };
         assert_eq!(apart.0 - together.0, spared, "{width} × {outputs}");
         assert!(apart.1 == together.1 && apart.2 == together.2, "{width} × {outputs}");
-        // Only the sum, as between the last layer and the head.
+        // Only the sum is fused, as between the last layer and the head.
         let mut sums = [buffer(outputs), buffer(outputs)];
         for (seen, sum) in [true, false].into_iter().zip(&mut sums) {
             let (mut input, mut out) = (cuda.input(), buffer(outputs));
@@ -243,7 +245,7 @@ fn rope_and_the_cache_of_one_token_go_with_products_and_have_the_same_bits() {
     let Some((device, log)) = Cuda::logged(ROOM) else { return };
     for cache_dtype in [CacheDtype::Bf16, CacheDtype::F32] {
         let cuda = device.clone().with_precision(Precision::Bf16).with_cache_dtype(cache_dtype);
-        // Heads with fewer pairs than a tile, and partial tiles; and more tiles than there are blocks.
+        // Cases: heads with fewer pairs than a tile; partial tiles; more tiles than blocks.
         for (heads, kv_heads, head_dim) in
             [(3, 1, 2), (4, 2, 6), (5, 3, 10), (8, 2, 16), (7, 1, 64), (2, 2, 256)]
         {
@@ -260,7 +262,8 @@ fn rope_and_the_cache_of_one_token_go_with_products_and_have_the_same_bits() {
                 let weight = cuda.vector(&vector(INPUTS, 36)).unwrap();
                 let [cos, sin] = [37, 38].map(|seed| filled(&cuda, &noise(pairs, seed)));
                 let pass = pass(&cuda, &[(5, 1)]);
-                // Read between the products and RoPE, between RoPE and the cache, and not at all.
+                // Values are recorded between the products and RoPE (1), between RoPE and the cache (2), or not at all
+                // (0).
                 let run = |seen: usize| {
                     let look = |at: usize| {
                         if seen == at {
@@ -307,7 +310,7 @@ fn rope_and_the_cache_of_one_token_go_with_products_and_have_the_same_bits() {
                 };
                 let [together, apart, cached_apart] = [0, 1, 2].map(run);
                 assert!(together.1 == apart.1 && together.1 == cached_apart.1, "{what}");
-                // Only the products; with another cache type, also one launch for caching or RoPE.
+                // Only the products are launched. With another cache type, one more launch caches and rotates.
                 let beside = usize::from(cache_dtype != CacheDtype::Bf16);
                 assert_eq!((together.0, apart.0), (1 + beside, 2), "{what}");
             }

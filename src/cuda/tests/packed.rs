@@ -38,7 +38,7 @@ struct Chain(usize, usize, usize);
 impl Chain {
     /// A norm and a product; a sum and its norm, the gate, and a product; and a product whose input's launch was
     /// already sent. Returns everything that is written. Calls `look` after each operation.
-    fn run<B: Backend>(self, backend: &B, look: &dyn Fn(&B)) -> Vec<Vec<f32>> {
+    fn run(self, backend: &dyn Backend, look: &dyn Fn(&dyn Backend)) -> Vec<Vec<f32>> {
         let Self(rows, width, ffn) = self;
         let (x, weight) =
             (filled(backend, &hard(rows, width, 1)), backend.vector(&vector(width, 2)).unwrap());
@@ -59,7 +59,7 @@ impl Chain {
         let [mut normed, mut of_wo, mut sum, mut second] = [0; 4].map(|_| buffer(width));
         let [mut of_gate, mut silu, mut of_up, mut hidden] = [0; 4].map(|_| buffer(ffn));
         let [mut out, mut of_sum] = [buffer(3), buffer(ffn)];
-        let mut nobody = |_: usize, _: &B::Buffer| {
+        let mut nobody = |_: usize, _: &Buffer| {
             look(backend);
             Ok(())
         };
@@ -119,7 +119,7 @@ fn what_makes_many_rows_packs_them_too_and_all_has_the_bits_of_the_cpu() {
 struct Wide(usize, usize);
 
 impl Operate for Wide {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(rows, width) = *self;
         let (a, b) = (filled(backend, &hard(rows, width, 11)), filled(backend, &noise(rows * width, 12)));
         let weight = backend.vector(&vector(width, 13)).unwrap();
@@ -199,7 +199,7 @@ fn values_next_to_the_middle_of_two_whole_numbers_are_quantised_as_ops_does() {
         }
         group[0] = 127.0 * scale;
     }
-    fn run<B: Backend>(backend: &B, x: &[f32], rows: usize, width: usize) -> (Vec<i8>, Vec<f32>, Vec<f32>) {
+    fn run(backend: &dyn Backend, x: &[f32], rows: usize, width: usize) -> (Vec<i8>, Vec<f32>, Vec<f32>) {
         let (x, mut input) = (filled(backend, x), backend.input());
         backend.prepare(&x, width, &pass(backend, &[(0, rows)]), &PassRows::All, &mut input).unwrap();
         let matrix = backend.matrix(&tensor(Dtype::Q8_0, 5, width, 10)).unwrap();

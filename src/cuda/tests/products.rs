@@ -32,8 +32,8 @@ const OF_BLOCKS: [Shape; 5] = [
 ];
 
 /// x · wᵀ + bias on a backend.
-pub(super) fn product<B: Backend>(
-    backend: &B,
+pub(super) fn product(
+    backend: &dyn Backend,
     w: &Tensor,
     spans: &[(usize, usize)],
     biased: bool,
@@ -147,10 +147,10 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                         group.iter_mut().for_each(|x| *x *= factors[i % factors.len()]);
                     }
                 }
-                fn run<B: Backend>(
-                    backend: &B,
+                fn run(
+                    backend: &dyn Backend,
                     (w, x): (&Tensor, &[f32]),
-                    multiply: impl Fn(&B::Input, &B::Matrix, &mut B::Buffer),
+                    multiply: impl Fn(&Input, &Matrix, &mut Buffer),
                 ) -> Vec<f32> {
                     let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
                     let rows = x.len() / inputs;
@@ -165,8 +165,8 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                 let expected = run(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
                 for tile in product::OF_INTEGERS {
                     let found = run(&cuda, (&w, &x), |x, matrix, out| {
-                        let asked = product::Asked { matrix, bias: None, out };
-                        product::integer_in(&cuda, x, &asked, 32, tile).unwrap();
+                        let asked = product::Asked::of(matrix, None, out);
+                        product::integer_in(&cuda, x.downcast(), &asked, 32, tile).unwrap();
                     });
                     // NaNs have different bits on different machines.
                     let other =
@@ -243,9 +243,9 @@ fn tiles_of_every_size_have_the_same_bits_and_are_near_the_processors() {
             let outs = w.each_ref().map(|w| cuda.buffer(rows * w.shape()[0]).unwrap());
             let asked = |i: usize| {
                 let bias = (i == 0).then_some(&bias_on);
-                product::Asked { matrix: &matrices[i], bias, out: &outs[i] }
+                product::Asked::of(&matrices[i], bias, &outs[i])
             };
-            product::all_in_tiles(&cuda, &input, &[0, 1, 2].map(asked), tiles).unwrap();
+            product::all_in_tiles(&cuda, input.downcast(), &[0, 1, 2].map(asked), tiles).unwrap();
             [0, 1, 2].map(|i| values(&cuda, &outs[i], rows * w[i].shape()[0]))
         };
         let mut runs = vec![product::OF_WARPS.map(run).to_vec()];
@@ -335,7 +335,7 @@ fn fused_products_have_the_bits_of_the_plain_ones() {
 #[test]
 fn what_was_quantised_is_read_back() {
     let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
-    fn run<B: Backend>(backend: &B, rows: Range<usize>) -> (Vec<i8>, Vec<u32>) {
+    fn run(backend: &dyn Backend, rows: Range<usize>) -> (Vec<i8>, Vec<u32>) {
         let (x, mut input) = (filled(backend, &noise(6 * 75, 51)), backend.input());
         backend.prepare(&x, 75, &pass(backend, &[(0, 6)]), &PassRows::All, &mut input).unwrap();
         let mut seen = None;
@@ -356,7 +356,7 @@ fn rows_of_weights_are_read_back_as_they_are_whole_and_cut() {
     for dtype in sampled("number types that are read back", Dtype::ALL, 6) {
         for precision in PRECISIONS {
             let Some((cuda, cpu)) = both(precision) else { return };
-            fn run<B: Backend>(backend: &B, w: &Tensor) -> (Vec<u32>, String) {
+            fn run(backend: &dyn Backend, w: &Tensor) -> (Vec<u32>, String) {
                 let whole = backend.matrix(w).unwrap();
                 let cut = backend.cut(&whole, 2..9).unwrap();
                 let (mut floats, mut numbers) = (Vec::new(), String::new());

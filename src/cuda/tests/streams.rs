@@ -47,7 +47,7 @@ fn products_of_few_rows_have_the_bits_of_the_cpu_whatever_their_sizes() {
 struct OfCuts(Dtype, usize);
 
 impl Operate for OfCuts {
-    fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(dtype, rows) = *self;
         let inputs = 3 * dtype.block().max(32);
         let whole = backend.matrix(&tensor(dtype, 12, inputs, 72)).unwrap();
@@ -85,7 +85,7 @@ fn what_is_not_a_number_and_what_is_huge_come_out_as_from_the_cpu() {
             let Some((cuda, cpu)) = both(Q8) else { return };
             let w = tensor(dtype, 6, inputs, 74);
             let run = |on_cuda: bool| {
-                fn run<B: Backend>(backend: &B, w: &Tensor, rows: usize, inputs: usize) -> Vec<f32> {
+                fn run(backend: &dyn Backend, w: &Tensor, rows: usize, inputs: usize) -> Vec<f32> {
                     let mut x = noise(rows * inputs, 75);
                     let special =
                         [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE / 64.0];
@@ -132,7 +132,7 @@ struct Layer {
 impl Layer {
     /// Runs it twice, like two consecutive layers, and calls `look` after each operation. Returns everything that the
     /// first writes.
-    fn run<B: Backend>(&self, backend: &B, look: &dyn Fn(), before: &dyn Fn()) -> Vec<Vec<f32>> {
+    fn run(&self, backend: &dyn Backend, look: &dyn Fn(), before: &dyn Fn()) -> Vec<Vec<f32>> {
         let Self { dtype, other, sizes: Sizes(heads, kv_heads, c, width, ffn), rows, pairing } = *self;
         let (of_q, of_k) = (heads * c, kv_heads * c);
         let matrix =
@@ -157,7 +157,7 @@ impl Layer {
         let [mut of_gate, mut silu, mut of_up, mut hidden] = [0; 4].map(|_| buffer(ffn));
         let mut caches: Vec<_> =
             spans.iter().map(|_| [0; 2].map(|_| backend.new_cache(3 * of_k).unwrap())).collect();
-        let mut nobody = |_: usize, _: &B::Buffer| {
+        let mut nobody = |_: usize, _: &Buffer| {
             look();
             Ok(())
         };
@@ -293,7 +293,7 @@ fn layers_of_some_rows_have_the_bits_of_the_cpu_and_of_each_row_alone() {
 fn quantised_inputs_are_seen_as_the_cpu_has_them_after_a_norm_and_after_a_gate() {
     struct Seen(usize, bool);
     impl Seen {
-        fn on<B: Backend>(&self, backend: &B) -> (Vec<i8>, Vec<u32>, Vec<u32>) {
+        fn on(&self, backend: &dyn Backend) -> (Vec<i8>, Vec<u32>, Vec<u32>) {
             let (Self(rows, before), width, ffn) = (self, 64, 96);
             let (rows, before) = (*rows, *before);
             let x = filled(backend, &noise(rows * width, 81));
@@ -308,7 +308,7 @@ fn quantised_inputs_are_seen_as_the_cpu_has_them_after_a_norm_and_after_a_gate()
             let [mut of_gate, mut silu, mut of_up, mut hidden] =
                 [0; 4].map(|_| backend.buffer(rows * ffn).unwrap());
             let (mut seen, mut scales) = (Vec::new(), Vec::new());
-            let mut look = |input: &B::Input| {
+            let mut look = |input: &Input| {
                 let mut see = |values: &[i8], of: &[f32]| {
                     seen.extend_from_slice(values);
                     scales.extend(bits(of));

@@ -1,7 +1,7 @@
 //! The backends: devices that run the operations of [`llama_trace_core::ops`].
 //!
-//! A [`Backend`] is a set of operations over buffers that it owns. The caller passes the output buffers in, so a pass
-//! allocates nothing. A backend knows nothing about the meaning of the numbers.
+//! A [`Backend`] is a set of operations over buffers that it owns. The caller holds them as handles ([`Buffer`]) and
+//! passes the output buffers in, so a pass allocates nothing. A backend knows nothing about the meaning of the numbers.
 //!
 //! [`Backend::begin_pass`] sets everything that is new in a pass: its ids, its positions and the number of cached
 //! tokens. These values are in memory that the operations can read. All other arguments are the same in every pass over
@@ -9,6 +9,7 @@
 //! a CUDA graph does.
 
 pub mod cpu;
+mod handles;
 mod pass;
 
 use std::ops::Range;
@@ -21,6 +22,7 @@ use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
 
+pub use handles::{Buffer, Cache, Input, Mark, Matrix, Pass, Vector};
 pub use pass::{PassRows, Span};
 
 /// The sizes of an attention operation that are the same in every pass. T and K depend on the span.
@@ -109,25 +111,25 @@ pub enum Operation {
 }
 
 /// One of several products of the same input.
-pub struct Product<'a, B: Backend> {
+pub struct Product<'a> {
     /// w (O, I)
-    pub matrix: &'a B::Matrix,
+    pub matrix: &'a Matrix,
     /// (O), optional.
-    pub bias: Option<&'a B::Vector>,
+    pub bias: Option<&'a Vector>,
     /// (rows, O)
-    pub out: &'a mut B::Buffer,
+    pub out: &'a mut Buffer,
 }
 
 /// The outputs of the gated half of a feed-forward network, (rows, F) each.
-pub struct Swiglu<'a, B: Backend> {
+pub struct Swiglu<'a> {
     /// x · w1ᵀ
-    pub gate: Product<'a, B>,
+    pub gate: Product<'a>,
     /// silu(gate)
-    pub silu: &'a mut B::Buffer,
+    pub silu: &'a mut Buffer,
     /// x · w3ᵀ
-    pub up: Product<'a, B>,
+    pub up: Product<'a>,
     /// silu · up
-    pub hidden: &'a mut B::Buffer,
+    pub hidden: &'a mut Buffer,
 }
 
 /// A callback that receives the int8 values and the scales of an input.
@@ -146,7 +148,7 @@ pub enum WholeRows<'a> {
 pub type SeeGroups<'a> = &'a mut (dyn FnMut(WholeRows<'_>) -> Result<()> + 'a);
 
 /// A callback that receives each output of a fused operation after it was computed, with its number.
-pub type OnOutput<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
+pub type OnOutput<'a> = dyn FnMut(usize, &Buffer) -> Result<()> + 'a;
 
 /// The vector unit of the host's processor, whatever device the model runs on. It does small work on the host, such as
 /// sampling a token.
@@ -208,22 +210,7 @@ pub struct Limits {
 /// Operations that allocate return an error with the number of bytes needed if there is not enough memory. A device
 /// that works asynchronously may detect a failure late. [`Backend::sync`] or the next read then returns the error.
 #[expect(clippy::missing_errors_doc, reason = "said once, above")]
-pub trait Backend: Sized + Send + Sync {
-    /// Activations.
-    type Buffer: Send + Sync;
-    /// A weight matrix (outputs, inputs), in the number type of its file.
-    type Matrix: Send + Sync;
-    /// A weight vector.
-    type Vector: Send + Sync;
-    /// Activations in the form that a matrix product reads: in another order, or in another number type.
-    type Input: Send;
-    /// The keys or the values of one layer of one sequence (capacity, G, C).
-    type Cache: Send;
-    /// The data that are new in a pass (ids, positions and spans), in the memory that the operations read.
-    type Pass: Send;
-    /// A point in time in the device's work, like a CUDA event.
-    type Mark;
-
+pub trait Backend: Send + Sync {
     /// The name that users see, for example "cpu".
     fn name(&self) -> &'static str;
 
@@ -248,7 +235,7 @@ pub trait Backend: Sized + Send + Sync {
     /// [`llama_trace_core::ops`]. If not, the relative L2 distance between the two results stays under
     /// [`REORDER_TOLERANCE`], before rounding. If the backend truncates sums ([`Backend::truncates_sums`]) and there
     /// are many tokens, the bound is [`TRUNCATION_TOLERANCE`].
-    fn product_bit_exact(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
+    fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool;
 
     /// Whether the partial sums of long products are truncated instead of rounded, as in tensor cores.
     fn truncates_sums(&self) -> bool;
@@ -259,40 +246,40 @@ pub trait Backend: Sized + Send + Sync {
 
     /// One copy of this device for each of its kernels; everything else is equal. Each copy can read the matrices and
     /// buffers of the others.
-    fn kernels(&self) -> Vec<Self>;
+    fn kernels(&self) -> Vec<Box<dyn Backend>>;
 
     /// One copy of this device and kernel for each order in which it can read weights, with the name of the order. The
     /// results have the same bits. Empty if there is only one order.
-    fn readings(&self) -> Vec<(String, Self)>;
+    fn readings(&self) -> Vec<(String, Box<dyn Backend>)>;
 
     /// Some rows of `matrix` as a separate matrix that shares its memory.
-    fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix>;
+    fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix>;
 
     /// The number of bytes that can still be allocated, as far as the system reports it.
     fn free_memory(&self) -> Option<usize>;
 
     /// Records the current point in the device's work, after all operations called so far.
-    fn mark(&self) -> Self::Mark;
+    fn mark(&self) -> Mark;
 
     /// The time that the device's work took between two marks. Call [`Backend::sync`] after both marks first.
-    fn between(&self, from: &Self::Mark, to: &Self::Mark) -> Duration;
+    fn between(&self, from: &Mark, to: &Mark) -> Duration;
 
     /// Waits for all operations called so far. Errors of asynchronous work are returned here.
     fn sync(&self) -> Result<()>;
 
     /// A buffer of `count` zeros.
-    fn buffer(&self, count: usize) -> Result<Self::Buffer>;
+    fn buffer(&self, count: usize) -> Result<Buffer>;
 
     /// A matrix from a tensor of two axes.
-    fn matrix(&self, tensor: &Tensor) -> Result<Self::Matrix>;
+    fn matrix(&self, tensor: &Tensor) -> Result<Matrix>;
 
     /// A vector from a tensor of one axis.
-    fn vector(&self, tensor: &Tensor) -> Result<Self::Vector>;
+    fn vector(&self, tensor: &Tensor) -> Result<Vector>;
 
     /// Shows the values of `buffer` in `range` to `see`.
     fn read(
         &self,
-        buffer: &Self::Buffer,
+        buffer: &Buffer,
         range: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
@@ -301,18 +288,13 @@ pub trait Backend: Sized + Send + Sync {
     /// operations called so far. [`Backend::fetched`] shows them later. Returns `None` if the backend cannot do this,
     /// or has no room until the earlier fetches of the pass are shown and released ([`Backend::all_shown`]).
     /// [`Backend::read`] always works.
-    fn fetch(
-        &self,
-        buffer: &Self::Buffer,
-        range: Range<usize>,
-        pass: &Self::Pass,
-    ) -> Result<Option<Fetched>> {
+    fn fetch(&self, buffer: &Buffer, range: Range<usize>, pass: &Pass) -> Result<Option<Fetched>> {
         let _ = (buffer, range, pass);
         Ok(None)
     }
 
     /// [`Backend::fetch`] for the first `count` values of `cache`, in the form of [`Backend::read_cache`].
-    fn fetch_cache(&self, cache: &Self::Cache, count: usize, pass: &Self::Pass) -> Result<Option<Fetched>> {
+    fn fetch_cache(&self, cache: &Cache, count: usize, pass: &Pass) -> Result<Option<Fetched>> {
         let _ = (cache, count, pass);
         Ok(None)
     }
@@ -321,16 +303,16 @@ pub trait Backend: Sized + Send + Sync {
     /// [`Backend::read_quantized`].
     fn fetch_quantized(
         &self,
-        input: &Self::Input,
+        input: &Input,
         rows: Range<usize>,
-        pass: &Self::Pass,
+        pass: &Pass,
     ) -> Result<Option<[Fetched; 2]>> {
         let _ = (input, rows, pass);
         Ok(None)
     }
 
     /// Starts copying the fetched values to the host while the device continues with later work.
-    fn bring(&self, pass: &Self::Pass) -> Result<()> {
+    fn bring(&self, pass: &Pass) -> Result<()> {
         let _ = pass;
         Ok(())
     }
@@ -339,7 +321,7 @@ pub trait Backend: Sized + Send + Sync {
     fn fetched(
         &self,
         fetched: &Fetched,
-        pass: &Self::Pass,
+        pass: &Pass,
         see: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let _ = (fetched, pass, see);
@@ -347,69 +329,62 @@ pub trait Backend: Sized + Send + Sync {
     }
 
     /// Releases the memory of all fetches of `pass`.
-    fn all_shown(&self, pass: &Self::Pass) {
+    fn all_shown(&self, pass: &Pass) {
         let _ = pass;
     }
 
     /// Shows `rows` of `matrix` (rows, inputs), widened to float32, to `see`.
     fn read_rows(
         &self,
-        matrix: &Self::Matrix,
+        matrix: &Matrix,
         rows: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
     /// Shows `rows` of `matrix` to `see` as integers with their scales. This is the form that its products multiply if
     /// they run in int8. In other precisions it shows nothing.
-    fn read_int8_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()>;
+    fn read_int8_rows(&self, matrix: &Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()>;
 
     /// Shows all of `vector` to `see`.
-    fn read_vector(&self, vector: &Self::Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()>;
+    fn read_vector(&self, vector: &Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()>;
 
     /// Writes `values` over the beginning of `buffer`.
-    fn write(&self, values: &[f32], buffer: &mut Self::Buffer) -> Result<()>;
+    fn write(&self, values: &[f32], buffer: &mut Buffer) -> Result<()>;
 
     /// Creates a pass without tokens.
-    fn new_pass(&self) -> Result<Self::Pass>;
+    fn new_pass(&self) -> Result<Pass>;
 
     /// Sets `pass` to `spans`. `ids` holds the ids of all spans, one span after the other. `draws` says how
     /// [`Backend::draw`] samples a token after each span; it is empty if no token is sampled.
-    fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()>;
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()>;
 
     /// Sets `pass` to the next pass, over one token of each of the same sequences: the token that was just sampled. The
     /// host need not know it yet. Earlier draws can still be read, pass by pass ([`Backend::drawn`]), for at most two
     /// passes at a time. Available only if the backend [`Backend::draws`].
-    fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()> {
+    fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
         let _ = (spans, draws, pass);
         Ok(())
     }
 
     /// out (rows, D): the rows of `table` (V, D) with the pass's ids.
-    fn embedding(&self, table: &Self::Matrix, pass: &Self::Pass, out: &mut Self::Buffer) -> Result<()>;
+    fn embedding(&self, table: &Matrix, pass: &Pass, out: &mut Buffer) -> Result<()>;
 
     /// cos and sin (rows, C/2) of the pass's positions. `frequencies` holds the angle per position of each of the C/2
     /// `pairs`.
     fn rope_table(
         &self,
-        frequencies: &Self::Buffer,
+        frequencies: &Buffer,
         pairs: usize,
-        pass: &Self::Pass,
-        cos: &mut Self::Buffer,
-        sin: &mut Self::Buffer,
+        pass: &Pass,
+        cos: &mut Buffer,
+        sin: &mut Buffer,
     ) -> Result<()>;
 
     /// out (rows, D) = RMSNorm of x (rows, D).
-    fn rms_norm(
-        &self,
-        x: &Self::Buffer,
-        weight: &Self::Vector,
-        eps: f32,
-        rows: usize,
-        out: &mut Self::Buffer,
-    ) -> Result<()>;
+    fn rms_norm(&self, x: &Buffer, weight: &Vector, eps: f32, rows: usize, out: &mut Buffer) -> Result<()>;
 
     /// Creates an empty input.
-    fn input(&self) -> Self::Input;
+    fn input(&self) -> Input;
 
     /// Prepares x for the matrix products that read it. Its rows of `width` values are `rows` of the pass. In int8,
     /// this quantises x.
@@ -422,69 +397,56 @@ pub trait Backend: Sized + Send + Sync {
     /// rows. The number of rows depends on the probe.
     fn prepare(
         &self,
-        x: &Self::Buffer,
+        x: &Buffer,
         width: usize,
-        pass: &Self::Pass,
+        pass: &Pass,
         rows: &PassRows,
-        input: &mut Self::Input,
+        input: &mut Input,
     ) -> Result<()>;
 
     /// Shows the int8 values (rows, width) and the scales (rows, groups) of `rows` of an input to `see`. Shows nothing
     /// if products do not run in int8.
-    fn read_quantized(&self, input: &Self::Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()>;
+    fn read_quantized(&self, input: &Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()>;
 
     /// out (rows, O) = x (rows, I) · wᵀ (+ bias), w (O, I), for every row of the input.
-    fn matmul(
-        &self,
-        x: &Self::Input,
-        w: &Self::Matrix,
-        bias: Option<&Self::Vector>,
-        out: &mut Self::Buffer,
-    ) -> Result<()>;
+    fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vector>, out: &mut Buffer) -> Result<()>;
 
     /// out (rows, heads, C) = x rotated by cos and sin (rows, C/2).
     #[expect(clippy::too_many_arguments, reason = "an operation with two tables and two sizes")]
     fn rope(
         &self,
-        x: &Self::Buffer,
-        cos: &Self::Buffer,
-        sin: &Self::Buffer,
+        x: &Buffer,
+        cos: &Buffer,
+        sin: &Buffer,
         pairing: Pairing,
         heads: usize,
         head_dim: usize,
         rows: usize,
-        out: &mut Self::Buffer,
+        out: &mut Buffer,
     ) -> Result<()>;
 
     /// The number type of cached keys and values.
     fn cache_dtype(&self) -> CacheDtype;
 
     /// Creates a cache with room for `count` values. Memory may be allocated later, when it is written.
-    fn new_cache(&self, count: usize) -> Result<Self::Cache>;
+    fn new_cache(&self, count: usize) -> Result<Cache>;
 
     /// cache\[start .. K\] = the rows (T, width) of span number `span` in x, rounded to the cache's number type.
-    fn cache(
-        &self,
-        x: &Self::Buffer,
-        width: usize,
-        pass: &Self::Pass,
-        span: usize,
-        cache: &mut Self::Cache,
-    ) -> Result<()>;
+    fn cache(&self, x: &Buffer, width: usize, pass: &Pass, span: usize, cache: &mut Cache) -> Result<()>;
 
     /// Shows the first `count` values of `cache` to `see`.
     fn read_cache(
         &self,
-        cache: &Self::Cache,
+        cache: &Cache,
         count: usize,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
     /// Copies the values of `cache` in `range` into a new cache, bit for bit.
-    fn take_cache(&self, cache: &Self::Cache, range: Range<usize>) -> Result<Self::Cache>;
+    fn take_cache(&self, cache: &Cache, range: Range<usize>) -> Result<Cache>;
 
     /// cache\[at ..\] = all values of `from`, bit for bit.
-    fn put_cache(&self, from: &Self::Cache, at: usize, cache: &mut Self::Cache) -> Result<()>;
+    fn put_cache(&self, from: &Cache, at: usize, cache: &mut Cache) -> Result<()>;
 
     /// Attention of span number `span`: out = softmax(q · keysᵀ / √C + mask) · values. Its rows in q and out are (T, H,
     /// C). The cached keys and values of its sequence are (K, G, C). `sink` receives the intermediate results that it
@@ -493,33 +455,26 @@ pub trait Backend: Sized + Send + Sync {
     fn attention(
         &self,
         shape: AttentionShape,
-        q: &Self::Buffer,
-        pass: &Self::Pass,
+        q: &Buffer,
+        pass: &Pass,
         span: usize,
-        keys: &Self::Cache,
-        values: &Self::Cache,
-        out: &mut Self::Buffer,
+        keys: &Cache,
+        values: &Cache,
+        out: &mut Buffer,
         sink: &mut dyn AttentionSink,
     ) -> Result<()>;
 
     /// out = silu(x), the first `count` values.
-    fn silu(&self, x: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
+    fn silu(&self, x: &Buffer, count: usize, out: &mut Buffer) -> Result<()>;
 
     /// out = a · b, the first `count` values.
-    fn mul(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
+    fn mul(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()>;
 
     /// out = a + b, the first `count` values.
-    fn add(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
+    fn add(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()>;
 
     /// out (rows, width) = `rows` of x. x has all rows of the pass.
-    fn rows(
-        &self,
-        x: &Self::Buffer,
-        width: usize,
-        pass: &Self::Pass,
-        rows: &PassRows,
-        out: &mut Self::Buffer,
-    ) -> Result<()>;
+    fn rows(&self, x: &Buffer, width: usize, pass: &Pass, rows: &PassRows, out: &mut Buffer) -> Result<()>;
 
     /// Whether the device samples tokens itself. If not, the sampler reads the logits.
     fn draws(&self) -> bool {
@@ -529,25 +484,20 @@ pub trait Backend: Sized + Send + Sync {
     /// Samples a token from each row of logits (spans, V), with the draws of [`Backend::begin_pass`]. The result is the
     /// token that [`crate::generate::Sampler`] samples with the same random number. The two tokens may differ only
     /// within 10⁻⁶ of the boundary between them.
-    fn draw(&self, logits: &Self::Buffer, vocab: usize, pass: &Self::Pass) -> Result<()> {
+    fn draw(&self, logits: &Buffer, vocab: usize, pass: &Pass) -> Result<()> {
         let _ = (logits, vocab, pass);
         Ok(())
     }
 
     /// The sampled tokens of the pass, one for each span. Waits for them, like [`Backend::sync`]. If the next pass was
     /// already launched, the tokens of the earlier pass are returned first.
-    fn drawn(&self, pass: &Self::Pass) -> Result<Vec<Drawn>> {
+    fn drawn(&self, pass: &Pass) -> Result<Vec<Drawn>> {
         let _ = pass;
         Ok(Vec::new())
     }
 
     /// Fused: several products of one input. `on_output` receives their outputs.
-    fn matmuls(
-        &self,
-        x: &Self::Input,
-        products: &mut [Product<'_, Self>],
-        on_output: &mut OnOutput<'_, Self>,
-    ) -> Result<()> {
+    fn matmuls(&self, x: &Input, products: &mut [Product<'_>], on_output: &mut OnOutput<'_>) -> Result<()> {
         for (i, Product { matrix, bias, out }) in products.iter_mut().enumerate() {
             self.matmul(x, matrix, *bias, out)?;
             on_output(i, out)?;
@@ -559,12 +509,12 @@ pub trait Backend: Sized + Send + Sync {
     /// `on_output` receives sum and normed.
     fn add_rms_norm(
         &self,
-        (a, b): (&Self::Buffer, &Self::Buffer),
-        weight: &Self::Vector,
+        (a, b): (&Buffer, &Buffer),
+        weight: &Vector,
         eps: f32,
         (rows, width): (usize, usize),
-        (sum, normed): (&mut Self::Buffer, &mut Self::Buffer),
-        on_output: &mut OnOutput<'_, Self>,
+        (sum, normed): (&mut Buffer, &mut Buffer),
+        on_output: &mut OnOutput<'_>,
     ) -> Result<()> {
         self.add(a, b, rows * width, sum)?;
         on_output(0, sum)?;
@@ -576,10 +526,10 @@ pub trait Backend: Sized + Send + Sync {
     /// silu, up and hidden.
     fn swiglu(
         &self,
-        x: &Self::Input,
+        x: &Input,
         count: usize,
-        outputs: Swiglu<'_, Self>,
-        on_output: &mut OnOutput<'_, Self>,
+        outputs: Swiglu<'_>,
+        on_output: &mut OnOutput<'_>,
     ) -> Result<()> {
         let Swiglu { gate, silu, up, hidden } = outputs;
         self.matmul(x, gate.matrix, gate.bias, gate.out)?;

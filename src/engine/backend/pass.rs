@@ -2,48 +2,48 @@
 
 use std::ops::Range;
 
-/// The tokens of one sequence that a pass reads, after the cached ones. A pass's buffers hold the rows of all spans, in
-/// the order of the spans.
+/// The tokens of one sequence that a pass reads. They follow the cached tokens. A pass's buffers hold the rows of all
+/// spans, in the order of the spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Number of the sequence.
     pub sequence: usize,
-    /// The number of cached tokens of the sequence, which is the position of the span's first token.
+    /// The number of cached tokens of the sequence. It is also the position of the span's first token.
     pub start: usize,
     /// T: the number of tokens that this pass reads of the sequence, at least one.
     pub tokens: usize,
 }
 
 impl Span {
-    /// K = start + T: the number of keys that its last token sees.
+    /// K = start + T: the number of keys that the span's last token sees.
     pub fn keys(self) -> usize {
         self.start + self.tokens
     }
 }
 
-/// The rows of a pass that an operation reads. They also select the order of summation of its products.
+/// The rows of a pass that an operation reads. They also determine the order of summation of its products.
 ///
 /// A kernel may sum in another order if it reads many tokens at once. The order depends only on the number of tokens of
 /// the row's own span. It does not depend on the other sequences of the pass or on the number of rows that the probe
-/// wants. A sequence therefore gets the same bits in a batch and alone.
+/// wants. So a sequence gets the same bits in a batch and alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassRows {
     /// All rows, each in the order of its span.
     All,
-    /// Some rows of one span, in its order.
+    /// Some rows of one span, in the order of this span.
     Of {
         /// Number of the span in the pass.
         span: usize,
         /// Tokens of the span.
         rows: Range<usize>,
     },
-    /// The last row of each span, summed in the order of a pass of one token. A pass without a probe computes only
-    /// these logits, and a probe must not change them.
+    /// The last row of each span, summed in the order of a pass of one token. A pass without a probe computes only the
+    /// logits of these rows, and a probe must not change them.
     Last,
 }
 
 impl PassRows {
-    /// The number of these rows in a pass over `spans`.
+    /// Returns the number of these rows in a pass over `spans`.
     pub fn count(&self, spans: &[Span]) -> usize {
         match self {
             Self::All => spans.iter().map(|span| span.tokens).sum(),
@@ -52,8 +52,8 @@ impl PassRows {
         }
     }
 
-    /// The same rows grouped by order of summation: the number of rows, and the number of tokens that selects their
-    /// order.
+    /// Returns the rows grouped by order of summation: the number of rows, and the number of tokens that determines
+    /// their order.
     pub fn orders<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = (usize, usize)> + Clone + 'a {
         let all = matches!(self, Self::All).then_some(spans).into_iter().flatten();
         let other = match self {
@@ -64,7 +64,7 @@ impl PassRows {
         all.map(|span| (span.tokens, span.tokens)).chain(other)
     }
 
-    /// The same rows as ranges of the rows of the whole pass.
+    /// Returns the rows as ranges of the rows of the whole pass.
     pub fn ranges<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = Range<usize>> + 'a {
         let firsts = spans.iter().scan(0, |next, span| {
             let first = *next;

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 
-use crate::backend::Backend;
 use crate::model::{Activations, KvCache, Model, buffer_bytes, kv_cache};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassDims, Probe};
@@ -60,12 +59,12 @@ pub struct Read<'a> {
 ///     for Drawn { sequence, id, ended } in batch.pass(&mut probe)? { … }
 /// }
 /// ```
-pub struct Batch<'m, B: Backend> {
-    model: &'m Model<B>,
-    work: Activations<B>,
+pub struct Batch<'m> {
+    model: &'m Model,
+    work: Activations,
     passes: usize,
     /// In the order of their numbers.
-    running: Vec<Sequence<B>>,
+    running: Vec<Sequence>,
     /// The numbers and ids of the sequences that have not started.
     waiting: VecDeque<(usize, Vec<u32>)>,
     /// The prompts' options, without the ids.
@@ -81,7 +80,7 @@ const SHARE: usize = 2;
 /// buffers take memory that caches can use.
 const PROMPT_ROWS: usize = 2048;
 
-impl<'m, B: Backend> Batch<'m, B> {
+impl<'m> Batch<'m> {
     /// Creates a batch that has run nothing. Sequence i draws from stream s + i of the random numbers. The stream of
     /// `sampler` is s.
     ///
@@ -89,7 +88,7 @@ impl<'m, B: Backend> Batch<'m, B> {
     /// Returns [`Error::Prompt`] if a prompt cannot be run, or if there is not enough memory even for that prompt
     /// alone. `place` gives the name of a prompt for the message, if it needs one.
     pub fn new(
-        model: &'m Model<B>,
+        model: &'m Model,
         sampler: Sampler,
         prompts: Prompts,
         place: impl Fn(usize) -> Option<String>,
@@ -174,7 +173,7 @@ impl<'m, B: Backend> Batch<'m, B> {
             if full || count > 0 && !self.fits(with_it, rows + ids.len(), count + 1) {
                 break;
             }
-            let cache = match KvCache::with_capacity(&self.model.config, &self.model.backend, capacity) {
+            let cache = match KvCache::with_capacity(&self.model.config, &*self.model.backend, capacity) {
                 // The system may count free memory differently, so this can fail. Sequences that end will make room.
                 Err(_) if count > 0 => break,
                 cache => cache?,

@@ -14,7 +14,6 @@ mod template;
 use serde::{Deserialize, Serialize};
 
 use super::{Ended, Next, Sampler, Session};
-use crate::backend::Backend;
 use llama_trace_core::error::Error;
 use llama_trace_core::stop;
 use llama_trace_core::trace::NoProbe;
@@ -106,13 +105,13 @@ impl Conversation {
 }
 
 /// A session that answers prompt after prompt. Each prompt usually begins like the previous one.
-pub struct Chat<'m, B: Backend> {
-    session: Session<'m, B>,
+pub struct Chat<'m> {
+    session: Session<'m>,
 }
 
-impl<'m, B: Backend> Chat<'m, B> {
+impl<'m> Chat<'m> {
     /// Creates a chat over a session that has run nothing.
-    pub fn new(session: Session<'m, B>) -> Self {
+    pub fn new(session: Session<'m>) -> Self {
         Self { session }
     }
 

@@ -14,7 +14,7 @@ use llama_trace_core::trace::{Probe, Sampling, Site, Stage, Values};
 pub struct Sampler {
     sampling: Sampling,
     random: ChaCha8Rng,
-    /// The number of draws that were made from the stream before this sampler's first draw.
+    /// The number of draws in the stream before this sampler's draw number 0.
     earlier: u64,
     /// The kernel that computes softmax. Every kernel gives the same bits, so the fastest one is used.
     kernel: Host,
@@ -25,15 +25,15 @@ pub struct Sampler {
     near: Vec<u64>,
 }
 
-/// The lowest temperature except 0. Logits divided by it are still finite float32 numbers.
+/// The lowest temperature except 0. Logits that are divided by it are still finite in float32.
 const COLDEST: f32 = 1e-30;
 
 impl Sampler {
     /// Creates a sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the temperature is negative, or so small that divided logits overflow float32. Also
-    /// if top-p is not in 0 … 1, or if the temperature or top-p is NaN.
+    /// Returns [`Error::Usage`] if the temperature is negative, not finite, or so small that divided logits overflow
+    /// float32. Also if top-p is not a number above 0 and at most 1.
     pub fn new(sampling: Sampling) -> Result<Self> {
         let wrong = |option: &str, expected: &str, found: f32| {
             Error::usage(format!("{option} is out of range"))
@@ -62,12 +62,13 @@ impl Sampler {
         })
     }
 
-    /// The sampling options.
+    /// Returns the sampling options.
     pub fn sampling(&self) -> Sampling {
         self.sampling
     }
 
-    /// The same sampler at the start of another stream of random numbers with the same seed. The first stream is 0.
+    /// Returns the same sampler at the start of another stream of random numbers, with the same seed. The first stream
+    /// is number 0.
     #[must_use]
     pub fn with_stream(mut self, stream: u64) -> Self {
         self.random = ChaCha8Rng::seed_from_u64(self.sampling.seed);
@@ -76,8 +77,8 @@ impl Sampler {
         self
     }
 
-    /// The same sampler before its last draw: its draw number 0 repeats that draw. If it has drawn nothing, the copy is
-    /// identical.
+    /// Returns a copy of the sampler at the state before its last draw. Draw number 0 of the copy repeats this draw. If
+    /// the sampler has not drawn yet, the copy is identical.
     #[must_use]
     pub fn before_the_last(&self) -> Self {
         let drawn = u64::try_from(self.random.get_word_pos() / look::WORDS).unwrap_or(u64::MAX);
@@ -87,26 +88,25 @@ impl Sampler {
         sampler
     }
 
-    /// The position in the stream of the random number that draw number `draw` uses.
+    /// Returns the position of the random number of draw number `draw` in the stream.
     fn word(&self, draw: u64) -> u128 {
         (u128::from(self.earlier) + u128::from(draw)) * look::WORDS
     }
 
-    /// The same sampler at the start of another stream, whose number is higher by `count`.
+    /// Returns the same sampler at the start of another stream, whose number is higher by `count`.
     #[must_use]
     pub fn after(&self, count: u64) -> Self {
         self.clone().with_stream(self.random.get_stream().wrapping_add(count))
     }
 
-    /// The random number, from 0 to 1, of draw number `draw` of this stream. It is used only if the temperature is not
-    /// 0.
+    /// Returns the random number of draw number `draw`, from 0 to 1. A draw uses it only if the temperature is not 0.
     pub fn random(&self, draw: u64) -> f64 {
         let mut random = self.random.clone();
         random.set_word_pos(self.word(draw));
         random.random()
     }
 
-    /// The parameters of the draw that follows after `others` more draws, for a device that samples itself. Call
+    /// Returns the parameters of the draw after `others` further draws, for a device that samples itself. Call
     /// [`Sampler::skip`] after the device has drawn.
     pub fn next_draw(&self, others: usize) -> Drawing {
         let Sampling { temperature, top_k, top_p, .. } = self.sampling;
@@ -164,7 +164,7 @@ impl Sampler {
         id
     }
 
-    /// probs = softmax(logits / temperature); at temperature 0, softmax(logits).
+    /// Sets `probs` to softmax(logits / temperature), or at temperature 0 to softmax(logits).
     fn set_probs(&mut self, logits: &[f32]) {
         let temperature = if self.sampling.temperature == 0.0 { 1.0 } else { self.sampling.temperature };
         self.probs.clear();
@@ -172,8 +172,8 @@ impl Sampler {
         self.kernel.softmax(&mut self.probs);
     }
 
-    /// Draws one of the candidates in proportion to their probabilities. Candidates are added from the most likely one
-    /// on. The drawn token is the first whose sum exceeds a random fraction of the total.
+    /// Draws one of the candidates in proportion to their probabilities. Adds up the probabilities from the most likely
+    /// candidate on. The drawn token is the first one at which the sum exceeds a random fraction of the total.
     fn draw(&mut self) -> u32 {
         let target = self.set_cut() * self.random.random::<f64>();
         let drawn = self.reach(f64::from, |sum| sum > target);
@@ -181,11 +181,11 @@ impl Sampler {
     }
 
     /// Finds the least likely candidate, [`Self::cut`]. Returns the total probability of the candidates. As in
-    /// transformers, top-k comes first, and top-p is a share of the remaining tokens. Unlike there, exactly k tokens
-    /// remain; transformers keeps all tokens that are as likely as the k-th.
+    /// transformers, top-k comes first, and top-p is a share of the remaining probability. But here exactly k tokens
+    /// remain, while transformers also keeps all tokens that are as likely as the k-th.
     fn set_cut(&mut self) -> f64 {
         let Sampling { top_k, top_p, .. } = self.sampling;
-        // All probabilities greater than 0.
+        // First, all tokens with a probability greater than 0 are candidates.
         self.cut = rank(u32::MAX, f32::from_bits(1));
         if top_k > 0 {
             self.add_up(|_| 1.0);
@@ -195,7 +195,8 @@ impl Sampler {
         self.add_up(f64::from);
         let mut total = self.sums.iter().sum();
         if top_p < 1.0 {
-            // If top-p is nearly 1, the same sum in another order may be smaller. All candidates are kept then.
+            // If top-p is nearly 1, the sum may not reach it, because it is added in another order than the total. Then
+            // all candidates are kept.
             let enough = f64::from(top_p) * total;
             let reached = self.reach(f64::from, |sum| sum >= enough);
             (self.cut, total) = reached.unwrap_or((self.cut, total));
@@ -203,14 +204,15 @@ impl Sampler {
         total
     }
 
-    /// The candidates and their probabilities.
+    /// Returns the candidates and their probabilities.
     fn candidates(&self) -> impl Iterator<Item = (u32, f32)> {
         let cut = self.cut;
         let all = (0_u32..).zip(self.probs.iter().copied());
         all.filter(move |(id, prob)| *prob > 0.0 && rank(*id, *prob) >= cut)
     }
 
-    /// Adds up a weight of each candidate in buckets, indexed by the [`leading`] bits of its probability.
+    /// Adds up the `weight` of each candidate in buckets. The bucket's index is the [`leading`] bits of the candidate's
+    /// probability.
     fn add_up(&mut self, weight: impl Fn(f32) -> f64) {
         let mut sums = mem::take(&mut self.sums);
         sums.clear();
@@ -222,17 +224,17 @@ impl Sampler {
     }
 
     /// Finds the first candidate, from the most likely on, at which the sum of the `weight`s has `reached` a target.
-    /// Returns its rank and the sum. If the target is not reached, it returns the least likely candidate; without
-    /// candidates, `None`.
+    /// Returns its rank and the sum. If the sum never reaches the target, this is the least likely candidate. Returns
+    /// `None` if there are no candidates.
     ///
-    /// [`Self::add_up`] must have added up the same weights. Nothing is sorted: the bits of the probability are
-    /// determined one part at a time, each time only among the candidates with the same earlier bits.
+    /// [`Self::add_up`] must have added up the same weights. Nothing is sorted: the bits of the probability are found
+    /// part by part, and each step looks only at candidates with the same earlier bits.
     fn reach(&mut self, weight: impl Fn(f32) -> f64, reached: impl Fn(f64) -> bool) -> Option<(u64, f64)> {
         let mut sum = 0.0;
         let found = walk(&self.sums, &mut sum, &reached)?;
         let mut near = mem::take(&mut self.near);
         near.resize(near.len().max(self.probs.len()), 0);
-        // Every rank is written, and `count` advances only if the rank has these leading bits. A branch would often be
+        // Writes every rank, but advances `count` only if the rank has these leading bits. A branch would often be
         // mispredicted. The range excludes the probability 0.
         let first = ((found as u32) << MANTISSA).max(1);
         let after = (found as u32 + 1) << MANTISSA;
@@ -263,7 +265,8 @@ impl Sampler {
         last.map(|last| (last, sum))
     }
 
-    /// The share of each token in the total probability of the candidates, over the whole vocabulary.
+    /// Returns the share of each token of the vocabulary in the total probability of the candidates. It is 0 for a
+    /// token that is not a candidate.
     fn nucleus(&self) -> Vec<f32> {
         let mut nucleus = vec![0.0; self.probs.len()];
         let total: f64 = self.candidates().map(|(_, prob)| f64::from(prob)).sum();
@@ -274,14 +277,14 @@ impl Sampler {
     }
 }
 
-/// A number that is larger for a more likely token and, among equals, for a lower id. The bits of a positive float have
-/// the order of its value.
+/// Returns a number that is larger for a more likely token and, if two are equally likely, for the lower id. It begins
+/// with the bits of the probability: the bits of positive floats have the same order as their values.
 fn rank(id: u32, prob: f32) -> u64 {
     u64::from(prob.to_bits()) << 32 | u64::from(!id)
 }
 
-/// Moves the ranks that `stays` accepts to the front, in order and without an unpredictable branch. Returns their
-/// number.
+/// Moves the ranks that `stays` accepts to the front, in order. Returns their number. There is no branch that could be
+/// mispredicted.
 fn keep(ranks: &mut [u64], stays: impl Fn(u64) -> bool) -> usize {
     let mut count = 0;
     for at in 0..ranks.len() {
@@ -292,8 +295,9 @@ fn keep(ranks: &mut [u64], stays: impl Fn(u64) -> bool) -> usize {
     count
 }
 
-/// The index at which the sum of `sums`, from the last to the first, has `reached` its target, or else the lowest index
-/// with a nonzero value. `sum` is the start value; afterwards it includes all values before that index.
+/// Adds up `sums` from the last to the first. Returns the first index at which the sum has `reached` its target; if it
+/// never does, the lowest index with a value above 0. `sum` is the start value. Afterwards it includes all values that
+/// were added before the returned index.
 fn walk(sums: &[f64], sum: &mut f64, reached: impl Fn(f64) -> bool) -> Option<usize> {
     let mut found = None;
     for (at, part) in sums.iter().enumerate().rev().filter(|(_, part)| **part > 0.0) {
@@ -306,7 +310,7 @@ fn walk(sums: &[f64], sum: &mut f64, reached: impl Fn(f64) -> bool) -> Option<us
     found.map(|(at, _)| at)
 }
 
-/// The leading bits of a positive probability: its exponent and the first 3 bits of its mantissa.
+/// Returns the leading bits of a positive probability: its exponent and the first 3 bits of its mantissa.
 const fn leading(prob: f32) -> usize {
     (prob.to_bits() >> MANTISSA) as usize
 }
@@ -314,10 +318,10 @@ const fn leading(prob: f32) -> usize {
 /// The number of bits below the [`leading`] bits.
 const MANTISSA: u32 = 20;
 
-/// The number of values of the [`leading`] bits. No probability is greater than 1.
+/// The number of possible values of the [`leading`] bits. No probability is greater than 1.
 const LEADING: usize = leading(1.0) + 1;
 
-/// The id of the largest logit; the lowest id among equals. 0 if all are NaN.
+/// Returns the id of the largest logit; if several are equal, the lowest id. 0 if all are NaN.
 fn argmax(logits: &[f32]) -> u32 {
     let better = |best: usize, id: usize| logits[best].is_nan() || logits[id] > logits[best];
     (0..logits.len()).fold(0, |best, id| if better(best, id) && !logits[id].is_nan() { id } else { best })

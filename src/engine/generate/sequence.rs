@@ -1,7 +1,7 @@
 //! One text in progress: its cache, its tokens so far, its sampler, and whether it continues. Also the pass over one or
 //! several of them.
 
-use crate::backend::{Backend, Draw as Drawing, Drawn, Span};
+use crate::backend::{Draw as Drawing, Drawn, Span};
 use crate::model::{Activations, KvCache, Model, ahead, pass};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
@@ -22,11 +22,11 @@ pub enum Ended {
 }
 
 /// A text that grows: first the prompt in one pass, then token by token.
-pub struct Sequence<B: Backend> {
+pub struct Sequence {
     /// The sequence number, used in its sites.
     pub number: usize,
     /// Keys and values of everything that was run.
-    pub cache: KvCache<B>,
+    pub cache: KvCache,
     text: Text,
     /// The maximum number of tokens.
     capacity: usize,
@@ -100,9 +100,9 @@ impl Text {
     }
 }
 
-impl<B: Backend> Sequence<B> {
+impl Sequence {
     /// Creates a text for a model of this configuration that has run nothing.
-    pub fn new(number: usize, config: &ModelConfig, cache: KvCache<B>, sampler: Sampler) -> Self {
+    pub fn new(number: usize, config: &ModelConfig, cache: KvCache, sampler: Sampler) -> Self {
         let capacity = config.context.min(cache.capacity());
         Self { number, cache, text: Text::new(sampler), capacity }
     }
@@ -240,8 +240,8 @@ impl<B: Backend> Sequence<B> {
     /// `drawn` it, only takes it over.
     pub(super) fn draw(
         &mut self,
-        model: &Model<B>,
-        work: &Activations<B>,
+        model: &Model,
+        work: &Activations,
         (pass, span): (usize, usize),
         drawn: &[Drawn],
         probe: &mut dyn Probe,
@@ -267,8 +267,8 @@ impl<B: Backend> Sequence<B> {
     /// random numbers are not advanced.
     pub(super) fn show_draw(
         &self,
-        model: &Model<B>,
-        work: &Activations<B>,
+        model: &Model,
+        work: &Activations,
         pass: usize,
         probe: &mut dyn Probe,
     ) -> Result<()> {
@@ -281,13 +281,13 @@ impl<B: Backend> Sequence<B> {
 }
 
 /// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants every draw.
-pub(super) fn draws<B: Backend>(
-    model: &Model<B>,
+pub(super) fn draws(
+    model: &Model,
     pass: usize,
-    sequences: &[&mut Sequence<B>],
+    sequences: &[&mut Sequence],
     probe: &dyn Probe,
 ) -> Vec<Drawing> {
-    let watched = |sequence: &&mut Sequence<B>| Sampler::is_watched(probe, sequence.number, pass);
+    let watched = |sequence: &&mut Sequence| Sampler::is_watched(probe, sequence.number, pass);
     if !model.backend.draws() || sequences.iter().all(watched) {
         return Vec::new();
     }
@@ -296,8 +296,8 @@ pub(super) fn draws<B: Backend>(
 
 /// The next pass reads `ids`. Returns the draws of the device for the pass after the next pass. Empty if a text is
 /// known to end before that pass.
-fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> Vec<Drawing> {
-    let goes_on = |(sequence, ids): (&&mut Sequence<B>, &Vec<u32>)| {
+fn draws_after(sequences: &[&mut Sequence], ids: &[Vec<u32>]) -> Vec<Drawing> {
+    let goes_on = |(sequence, ids): (&&mut Sequence, &Vec<u32>)| {
         sequence.text.left > 1 && sequence.text.forced.is_empty() && sequence.room() > ids.len()
     };
     if !sequences.iter().zip(ids).all(goes_on) {
@@ -312,16 +312,16 @@ fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> 
 ///
 /// # Errors
 /// The errors of [`pass::forward_and_draw`]. The sequences are then unchanged.
-pub(super) fn read<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
+pub(super) fn read(
+    model: &Model,
+    work: &mut Activations,
     pass: usize,
-    sequences: &mut [&mut Sequence<B>],
+    sequences: &mut [&mut Sequence],
     ids: &[impl AsRef<[u32]>],
     (draws, next): (&[Drawing], &[Drawing]),
     probe: &mut dyn Probe,
 ) -> Result<Vec<Drawn>> {
-    let span = |(sequence, ids): (&&mut Sequence<B>, &_)| Span {
+    let span = |(sequence, ids): (&&mut Sequence, &_)| Span {
         sequence: sequence.number,
         start: sequence.cache.len(),
         tokens: AsRef::<[u32]>::as_ref(ids).len(),
@@ -345,11 +345,11 @@ pub(super) fn read<B: Backend>(
 ///
 /// # Errors
 /// The errors of [`read`].
-pub(super) fn pass<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
+pub(super) fn pass(
+    model: &Model,
+    work: &mut Activations,
     pass: usize,
-    sequences: &mut [&mut Sequence<B>],
+    sequences: &mut [&mut Sequence],
     on: bool,
     probe: &mut dyn Probe,
 ) -> Result<Vec<u32>> {
@@ -365,7 +365,7 @@ pub(super) fn pass<B: Backend>(
             return Err(error);
         }
     };
-    let draw = |(span, sequence): (usize, &mut &mut Sequence<B>)| {
+    let draw = |(span, sequence): (usize, &mut &mut Sequence)| {
         let drawn = sequence.draw(model, work, (pass, span), &drawn, probe)?;
         let (next, given) = match sequence.text.forced.pop() {
             Some(forced) => (forced, true),

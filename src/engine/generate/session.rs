@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::backend::{Backend, Draw, Drawn};
+use crate::backend::{Draw, Drawn};
 use crate::model::{Activations, KvCache, Model};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{PassDims, Probe};
@@ -48,23 +48,23 @@ impl<T> Deref for Held<'_, T> {
 ///     let id = session.pass(&mut probe)?;
 /// }
 /// ```
-pub struct Session<'m, B: Backend> {
+pub struct Session<'m> {
     /// The model.
-    pub model: Held<'m, Model<B>>,
+    pub model: Held<'m, Model>,
     /// The text.
-    pub sequence: Sequence<B>,
+    pub sequence: Sequence,
     /// The buffers of a pass.
-    pub work: Activations<B>,
+    pub work: Activations,
     passes: usize,
 }
 
-impl<'m, B: Backend> Session<'m, B> {
+impl<'m> Session<'m> {
     /// Creates a session that has run nothing, for a text of unknown length.
     ///
     /// # Errors
     /// The errors of [`KvCache::as_long_as_fits`].
-    pub fn new(model: &'m Model<B>, sampler: Sampler) -> Result<Self> {
-        let cache = KvCache::as_long_as_fits(&model.config, &model.backend)?;
+    pub fn new(model: &'m Model, sampler: Sampler) -> Result<Self> {
+        let cache = KvCache::as_long_as_fits(&model.config, &*model.backend)?;
         Self::over(Held::Borrowed(model), cache, sampler)
     }
 
@@ -72,7 +72,7 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// # Errors
     /// The errors of [`KvCache::with_capacity`].
-    pub fn with_capacity(model: &'m Model<B>, sampler: Sampler, tokens: usize) -> Result<Self> {
+    pub fn with_capacity(model: &'m Model, sampler: Sampler, tokens: usize) -> Result<Self> {
         Self::held(Held::Borrowed(model), sampler, tokens)
     }
 
@@ -80,13 +80,13 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// # Errors
     /// The errors of [`KvCache::with_capacity`].
-    pub fn held(model: Held<'m, Model<B>>, sampler: Sampler, tokens: usize) -> Result<Self> {
+    pub fn held(model: Held<'m, Model>, sampler: Sampler, tokens: usize) -> Result<Self> {
         let tokens = tokens.min(model.config.context);
-        let cache = KvCache::with_capacity(&model.config, &model.backend, tokens)?;
+        let cache = KvCache::with_capacity(&model.config, &*model.backend, tokens)?;
         Self::over(model, cache, sampler)
     }
 
-    fn over(model: Held<'m, Model<B>>, cache: KvCache<B>, sampler: Sampler) -> Result<Self> {
+    fn over(model: Held<'m, Model>, cache: KvCache, sampler: Sampler) -> Result<Self> {
         let sequence = Sequence::new(0, &model.config, cache, sampler);
         let work = Activations::new(&model)?;
         Ok(Self { model, sequence, work, passes: 0 })

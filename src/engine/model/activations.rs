@@ -1,6 +1,6 @@
 //! The activation buffers of a forward pass. They are reused by the next pass.
 
-use crate::backend::{Backend, PassRows, Span};
+use crate::backend::{Buffer, Input, Pass, PassRows, Span};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 
@@ -13,7 +13,7 @@ pub(super) const LOGITS_AT_ONCE: usize = 1 << 24;
 
 /// The input of a forward pass and all its activation buffers, with room for `rows` rows. The rows are the tokens of
 /// all spans; the shapes call their number R. The buffers are reused, so a decode pass allocates no memory.
-pub struct Activations<B: Backend> {
+pub struct Activations {
     /// Row capacity of the buffers.
     pub(super) rows: usize,
     /// Number of the current pass.
@@ -21,57 +21,57 @@ pub struct Activations<B: Backend> {
     /// The tokens that the pass reads of each sequence.
     pub(super) spans: Vec<Span>,
     /// Ids and positions (R), in the memory that the operations read.
-    pub(super) pass: B::Pass,
+    pub(super) pass: Pass,
     /// (R, C/2)
-    pub(super) rope_cos: B::Buffer,
+    pub(super) rope_cos: Buffer,
     /// (R, C/2)
-    pub(super) rope_sin: B::Buffer,
+    pub(super) rope_sin: Buffer,
     /// (R, D): the input of a layer.
-    pub(super) x: B::Buffer,
+    pub(super) x: Buffer,
     /// (R, D)
-    pub(super) attn_norm: B::Buffer,
+    pub(super) attn_norm: Buffer,
     /// (R, H, C)
-    pub(super) xq: B::Buffer,
+    pub(super) xq: Buffer,
     /// (R, G, C)
-    pub(super) xk: B::Buffer,
+    pub(super) xk: Buffer,
     /// (R, G, C)
-    pub(super) xv: B::Buffer,
+    pub(super) xv: Buffer,
     /// (R, H, C); empty if the family has no QK norm.
-    pub(super) xq_norm: B::Buffer,
+    pub(super) xq_norm: Buffer,
     /// (R, G, C); empty if the family has no QK norm.
-    pub(super) xk_norm: B::Buffer,
+    pub(super) xk_norm: Buffer,
     /// (R, H, C)
-    pub(super) xq_rope: B::Buffer,
+    pub(super) xq_rope: Buffer,
     /// (R, G, C)
-    pub(super) xk_rope: B::Buffer,
+    pub(super) xk_rope: Buffer,
     /// (R, H, C)
-    pub(super) attn_heads: B::Buffer,
+    pub(super) attn_heads: Buffer,
     /// (R, D)
-    pub(super) attn_output: B::Buffer,
+    pub(super) attn_output: Buffer,
     /// (R, D)
-    pub(super) attn_residual: B::Buffer,
+    pub(super) attn_residual: Buffer,
     /// (R, D)
-    pub(super) ffn_norm: B::Buffer,
+    pub(super) ffn_norm: Buffer,
     /// (R, F)
-    pub(super) ffn_gate: B::Buffer,
+    pub(super) ffn_gate: Buffer,
     /// (R, F)
-    pub(super) ffn_silu: B::Buffer,
+    pub(super) ffn_silu: Buffer,
     /// (R, F)
-    pub(super) ffn_up: B::Buffer,
+    pub(super) ffn_up: Buffer,
     /// (R, F)
-    pub(super) ffn_hidden: B::Buffer,
+    pub(super) ffn_hidden: Buffer,
     /// (R, D)
-    pub(super) ffn_down: B::Buffer,
+    pub(super) ffn_down: Buffer,
     /// (R, D): the output of a layer; swapped with `x`.
-    pub(super) ffn_residual: B::Buffer,
+    pub(super) ffn_residual: Buffer,
     /// (rows, D): the input rows of the head.
-    pub(super) head_input: B::Buffer,
+    pub(super) head_input: Buffer,
     /// (rows, D)
-    pub(super) final_norm: B::Buffer,
+    pub(super) final_norm: Buffer,
     /// (rows, V)
-    pub(super) logits: B::Buffer,
+    pub(super) logits: Buffer,
     /// The prepared input of the next matrix products.
-    pub(super) input: B::Input,
+    pub(super) input: Input,
     /// Row capacity of the head's three buffers.
     pub(super) logit_rows: usize,
     /// For each span, the row of `logits` of its last token.
@@ -82,16 +82,16 @@ pub struct Activations<B: Backend> {
     pub(super) ahead: Option<Launched>,
 }
 
-impl<B: Backend> Activations<B> {
+impl Activations {
     /// Creates empty buffers; [`begin`](super::pass::begin) allocates them.
     ///
     /// # Errors
     /// Returns an error if the backend cannot create even empty buffers.
-    pub fn new(model: &Model<B>) -> Result<Self> {
+    pub fn new(model: &Model) -> Result<Self> {
         Self::with_room(model, 0)
     }
 
-    fn with_room(model: &Model<B>, rows: usize) -> Result<Self> {
+    fn with_room(model: &Model, rows: usize) -> Result<Self> {
         let config = &model.config;
         let buffer = |width: usize| model.backend.buffer(rows * width);
         let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
@@ -137,7 +137,7 @@ impl<B: Backend> Activations<B> {
     ///
     /// # Errors
     /// Returns [`Error::Prompt`] if there is not enough memory.
-    pub fn reserve(&mut self, model: &Model<B>, tokens: usize, spans: usize) -> Result<()> {
+    pub fn reserve(&mut self, model: &Model, tokens: usize, spans: usize) -> Result<()> {
         if self.rows < tokens {
             *self = Self::with_room(model, tokens).map_err(|error| no_room(error, &model.config, tokens))?;
         }
@@ -145,7 +145,7 @@ impl<B: Backend> Activations<B> {
     }
 
     /// Allocates the head's buffers for `rows` rows.
-    pub(super) fn reserve_head(&mut self, model: &Model<B>, rows: usize) -> Result<()> {
+    pub(super) fn reserve_head(&mut self, model: &Model, rows: usize) -> Result<()> {
         if self.logit_rows < rows {
             let config = &model.config;
             let room = |width: usize| {
@@ -167,7 +167,7 @@ impl<B: Backend> Activations<B> {
     ///
     /// # Errors
     /// Returns an error if the backend fails.
-    pub fn set_input(&mut self, model: &Model<B>, x: &[f32]) -> Result<()> {
+    pub fn set_input(&mut self, model: &Model, x: &[f32]) -> Result<()> {
         model.backend.write(x, &mut self.x)
     }
 

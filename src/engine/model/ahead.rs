@@ -4,7 +4,7 @@
 //! If that token ends a text, the next pass was unnecessary. It has written a key and a value after the end of the
 //! cache, and the pass after it overwrites them.
 
-use crate::backend::{Backend, Draw, Drawn, Span};
+use crate::backend::{Draw, Drawn, Span};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::NoProbe;
 
@@ -19,10 +19,10 @@ use super::{Activations, KvCache, Model, forward, pass};
 ///
 /// # Errors
 /// The errors of [`pass::forward_and_draw`].
-pub fn pass_and_next<B: Backend>(
-    model: &Model<B>,
-    caches: &mut [&mut KvCache<B>],
-    work: &mut Activations<B>,
+pub fn pass_and_next(
+    model: &Model,
+    caches: &mut [&mut KvCache],
+    work: &mut Activations,
     pass: usize,
     spans: &[Span],
     (ids, draws): (&[u32], &[Draw]),
@@ -56,10 +56,10 @@ pub fn pass_and_next<B: Backend>(
 }
 
 /// Launches a pass over the tokens that the previous pass samples.
-fn follow<B: Backend>(
-    model: &Model<B>,
-    caches: &mut [&mut KvCache<B>],
-    work: &mut Activations<B>,
+fn follow(
+    model: &Model,
+    caches: &mut [&mut KvCache],
+    work: &mut Activations,
     pass: usize,
     (spans, draws): (&[Span], &[Draw]),
 ) -> Result<()> {
@@ -70,11 +70,7 @@ fn follow<B: Backend>(
 }
 
 /// Launches everything after the embeddings.
-fn go_on<B: Backend>(
-    model: &Model<B>,
-    caches: &mut [&mut KvCache<B>],
-    work: &mut Activations<B>,
-) -> Result<()> {
+fn go_on(model: &Model, caches: &mut [&mut KvCache], work: &mut Activations) -> Result<()> {
     pass::after_begin(model, caches, work, &mut NoProbe)?;
     model.backend.draw(&work.logits, model.config.vocab, &work.pass)
 }

@@ -5,7 +5,6 @@ use std::fmt::Write;
 use ring::digest::{Context, Digest, SHA256};
 
 use super::Model;
-use crate::backend::Backend;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{PassDims, Run, Weight, WeightRows};
 
@@ -21,7 +20,7 @@ pub struct Fingerprint {
     pub weights: String,
 }
 
-impl<B: Backend> Model<B> {
+impl Model {
     /// Computes the fingerprint of this model. It covers every weight, with up to 8 rows of each. Further training,
     /// another quantisation or pruned weights change it. A change of single rows may go unnoticed.
     ///

@@ -17,7 +17,7 @@
 //! sequences of the pass. The comment at the end of a line is the shape of the output: T tokens, D channels, H query
 //! heads and G kv heads of C channels, K cached tokens, F hidden values, V tokens of the vocabulary.
 
-use crate::backend::{AttentionShape, Backend, PassRows, Product, Swiglu};
+use crate::backend::{AttentionShape, Buffer, PassRows, Product, Swiglu};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Probe, Stage};
 
@@ -27,11 +27,7 @@ use super::{KvCache, LayerWeights, Linear, Model};
 
 /// Everything before the layers: the token embeddings and the tables that all layers share. The host need not know the
 /// ids.
-pub(super) fn embed<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
-    probe: &mut dyn Probe,
-) -> Result<()> {
+pub(super) fn embed(model: &Model, work: &mut Activations, probe: &mut dyn Probe) -> Result<()> {
     let backend = &model.backend;
     let place = (&work.pass, work.number);
     let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
@@ -51,10 +47,10 @@ pub(super) fn embed<B: Backend>(
 ///
 /// # Errors
 /// The errors of [`forward_and_draw`](super::pass::forward_and_draw).
-pub fn layer<B: Backend>(
-    model: &Model<B>,
-    caches: &mut [&mut KvCache<B>],
-    work: &mut Activations<B>,
+pub fn layer(
+    model: &Model,
+    caches: &mut [&mut KvCache],
+    work: &mut Activations,
     l: usize,
     probe: &mut dyn Probe,
 ) -> Result<()> {
@@ -146,17 +142,17 @@ pub fn layer<B: Backend>(
     Ok(())
 }
 
-impl<B: Backend> Linear<B> {
+impl Linear {
     /// The product with this projection, written to `out`.
-    fn product<'a>(&'a self, out: &'a mut B::Buffer) -> Product<'a, B> {
+    fn product<'a>(&'a self, out: &'a mut Buffer) -> Product<'a> {
         Product { matrix: &self.matrix, bias: self.bias.as_ref(), out }
     }
 }
 
 /// The final norm and the logits of `rows`.
-pub(super) fn head<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
+pub(super) fn head(
+    model: &Model,
+    work: &mut Activations,
     rows: &PassRows,
     probe: &mut dyn Probe,
 ) -> Result<()> {

@@ -6,31 +6,31 @@
 
 use std::ops::Range;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Cache};
 use llama_trace_core::config::{CacheDtype, ModelConfig};
 use llama_trace_core::error::{Error, Result};
 
 /// Keys and values of all layers for the positions 0 .. [`KvCache::len`] of one sequence.
-pub struct KvCache<B: Backend> {
+pub struct KvCache {
     /// For each layer the keys (capacity, G, C) and the values (capacity, G, C).
-    layers: Vec<(B::Cache, B::Cache)>,
+    layers: Vec<(Cache, Cache)>,
     capacity: usize,
     len: usize,
 }
 
 /// The cache contents of one position: the keys and the values of each layer, (G, C) each, as they were written.
-pub struct CacheRow<B: Backend>(Vec<(B::Cache, B::Cache)>);
+pub struct CacheRow(Vec<(Cache, Cache)>);
 
 /// A cache for a text of unknown length takes at most the free memory divided by this number. The rest is for the
 /// buffers of a pass and for recordings.
 const SHARE: usize = 2;
 
-impl<B: Backend> KvCache<B> {
+impl KvCache {
     /// Creates an empty cache with room for `tokens` tokens of a model with this configuration.
     ///
     /// # Errors
     /// Returns [`Error::Prompt`] with the number of bytes needed if there is not enough memory.
-    pub fn with_capacity(config: &ModelConfig, backend: &B, tokens: usize) -> Result<Self> {
+    pub fn with_capacity(config: &ModelConfig, backend: &dyn Backend, tokens: usize) -> Result<Self> {
         let count = tokens.saturating_mul(config.kv_dim());
         let layer = |_| Ok((backend.new_cache(count)?, backend.new_cache(count)?));
         let layers = (0..config.layers).map(layer).collect::<Result<_>>().map_err(|error: Error| {
@@ -50,7 +50,7 @@ impl<B: Backend> KvCache<B> {
     ///
     /// # Errors
     /// The errors of [`KvCache::with_capacity`], if there is not even room for one token.
-    pub fn as_long_as_fits(config: &ModelConfig, backend: &B) -> Result<Self> {
+    pub fn as_long_as_fits(config: &ModelConfig, backend: &dyn Backend) -> Result<Self> {
         let mut tokens = Self::part_of_free(config, backend, 1);
         loop {
             match Self::with_capacity(config, backend, tokens) {
@@ -63,7 +63,7 @@ impl<B: Backend> KvCache<B> {
 
     /// How many tokens each of `caches` caches may hold if all grow until the free memory is used: at most the model's
     /// context, at least one.
-    pub fn part_of_free(config: &ModelConfig, backend: &B, caches: usize) -> usize {
+    pub fn part_of_free(config: &ModelConfig, backend: &dyn Backend, caches: usize) -> usize {
         let token = bytes(config, backend.cache_dtype(), 1).max(1);
         let free = backend.free_memory().map_or(usize::MAX, |bytes| bytes / SHARE / token);
         config.context.min(free / caches.max(1)).max(1)
@@ -101,13 +101,13 @@ impl<B: Backend> KvCache<B> {
     pub fn rows(
         &self,
         config: &ModelConfig,
-        backend: &B,
+        backend: &dyn Backend,
         positions: Range<usize>,
-    ) -> Result<Vec<CacheRow<B>>> {
+    ) -> Result<Vec<CacheRow>> {
         let width = config.kv_dim();
         let row = |position: usize| {
             let range = position * width..(position + 1) * width;
-            let layer = |(keys, values): &(B::Cache, B::Cache)| {
+            let layer = |(keys, values): &(Cache, Cache)| {
                 Ok((backend.take_cache(keys, range.clone())?, backend.take_cache(values, range.clone())?))
             };
             Ok(CacheRow(self.layers.iter().map(layer).collect::<Result<_>>()?))
@@ -122,9 +122,9 @@ impl<B: Backend> KvCache<B> {
     pub fn put(
         &mut self,
         config: &ModelConfig,
-        backend: &B,
+        backend: &dyn Backend,
         from: usize,
-        rows: &[CacheRow<B>],
+        rows: &[CacheRow],
     ) -> Result<()> {
         let width = config.kv_dim();
         for (position, CacheRow(row)) in (from..).zip(rows) {
@@ -146,7 +146,7 @@ impl<B: Backend> KvCache<B> {
     }
 
     /// The keys and the values of a layer, each (capacity, G, C).
-    pub(super) fn layer(&mut self, layer: usize) -> &mut (B::Cache, B::Cache) {
+    pub(super) fn layer(&mut self, layer: usize) -> &mut (Cache, Cache) {
         &mut self.layers[layer]
     }
 }

@@ -1,13 +1,13 @@
-//! The record of a pass that was launched ahead.
+//! A pass that was launched ahead, before its token ids were known.
 
 use crate::backend::{Draw, Span};
 
-/// A pass that was launched before its token ids were known. They are known now.
+/// A pass that was launched before its token ids were known; by now they are known.
 pub(super) struct Launched {
     pub(super) steps: Vec<Step>,
 }
 
-/// The work of a pass for one sequence: its span of one token, the token's id, and how the next token is sampled.
+/// The work of a pass for one sequence: a span of one token, the token's id, and how the next token is sampled.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Step {
     pub(super) span: Span,
@@ -16,7 +16,7 @@ pub(super) struct Step {
 }
 
 impl Launched {
-    /// Returns the index in this pass of each of `spans`. Returns `None` if this pass does not have all of these spans
+    /// Returns the index of each of `spans` in this pass. Returns `None` if this pass does not have all of these spans,
     /// with these ids and draws.
     pub(super) fn places(&self, spans: &[Span], (ids, draws): (&[u32], &[Draw])) -> Option<Vec<usize>> {
         if ids.len() != spans.len() {

@@ -11,7 +11,7 @@ pub mod pass;
 mod weight_rows;
 mod weights;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Buffer};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
@@ -24,29 +24,37 @@ pub use kv_cache::KvCache;
 pub use weights::{LayerWeights, Linear, Weights};
 
 /// A model that is ready to run on a backend.
-pub struct Model<B: Backend> {
+pub struct Model {
     /// The hyperparameters.
     pub config: ModelConfig,
     /// The weights, on the backend.
-    pub weights: Weights<B>,
+    pub weights: Weights,
     /// The device that it runs on.
-    pub backend: B,
+    pub backend: Box<dyn Backend>,
     /// RoPE's angle per position for each pair (C/2), in radians.
-    pub rope_frequencies: B::Buffer,
+    pub rope_frequencies: Buffer,
     name: String,
     ignored: Vec<String>,
     without: Vec<String>,
 }
 
-impl<B: Backend> Model<B> {
+impl Model {
     /// Loads a checkpoint's weights onto `backend`.
     ///
     /// # Errors
     /// Returns [`llama_trace_core::error::Error::Model`] if a weight is missing or has the wrong shape, and
     /// [`llama_trace_core::error::Error::Interrupted`] if the backend was asked to stop.
-    pub fn load(checkpoint: &Checkpoint, backend: B) -> Result<Self> {
+    pub fn load(checkpoint: &Checkpoint, backend: impl Backend + 'static) -> Result<Self> {
+        Self::load_on(checkpoint, Box::new(backend))
+    }
+
+    /// The same for a backend that was chosen at run time.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`].
+    pub fn load_on(checkpoint: &Checkpoint, backend: Box<dyn Backend>) -> Result<Self> {
         let config = checkpoint.config.clone();
-        let weights = Weights::load(checkpoint, &backend)?;
+        let weights = Weights::load(checkpoint, &*backend)?;
         // After a request to stop, weights that were being assembled may be incomplete.
         backend.stop().check()?;
         let frequencies = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);

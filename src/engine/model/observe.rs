@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use crate::backend::{AttentionPart, AttentionSink, Backend, Fetched, PassRows, Span};
+use crate::backend::{
+    AttentionPart, AttentionSink, Backend, Buffer, Cache, Fetched, Input, Pass, PassRows, Span,
+};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::trace::{PassDims, Probe, Run, Site, Sizes, Stage, Values};
@@ -47,10 +49,10 @@ impl Pending {
 }
 
 /// The probe, from the point of view of one place in the forward pass.
-pub(super) struct Observer<'a, B: Backend> {
-    backend: &'a B,
+pub(super) struct Observer<'a> {
+    backend: &'a dyn Backend,
     probe: &'a mut dyn Probe,
-    pass: &'a B::Pass,
+    pass: &'a Pass,
     pending: &'a mut Pending,
     sizes: Sizes,
     layer: Option<usize>,
@@ -69,13 +71,13 @@ struct Part {
     at: usize,
 }
 
-impl<'a, B: Backend> Observer<'a, B> {
+impl<'a> Observer<'a> {
     /// Creates an observer outside the layers. The buffers hold `rows` of a pass over `spans`, which is pass number
     /// `number`.
     pub(super) fn new(
-        model: &'a Model<B>,
+        model: &'a Model,
         probe: &'a mut dyn Probe,
-        (pass, number): (&'a B::Pass, usize),
+        (pass, number): (&'a Pass, usize),
         pending: &'a mut Pending,
         spans: &[Span],
         rows: &PassRows,
@@ -95,7 +97,7 @@ impl<'a, B: Backend> Observer<'a, B> {
                 parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
             }
         }
-        Self { backend: &model.backend, probe, pass, pending, sizes: model.sizes(), layer: None, parts }
+        Self { backend: &*model.backend, probe, pass, pending, sizes: model.sizes(), layer: None, parts }
     }
 
     /// The same observer inside a layer.
@@ -135,7 +137,7 @@ impl<'a, B: Backend> Observer<'a, B> {
     }
 
     /// Offers `stage`; its values are at the beginning of `buffer`.
-    pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) -> Result<()> {
+    pub(super) fn stage(&mut self, stage: Stage, buffer: &Buffer) -> Result<()> {
         self.each(stage, |see, part, site| {
             let (backend, width) = (see.backend, see.values(stage, part.dims) / part.dims.tokens);
             let range = part.held().start * width..part.held().end * width;
@@ -148,12 +150,12 @@ impl<'a, B: Backend> Observer<'a, B> {
     }
 
     /// A callback for a fused operation. It offers each output as the stage with the same number.
-    pub(super) fn stages(&mut self, stages: &'static [Stage]) -> impl FnMut(usize, &B::Buffer) -> Result<()> {
+    pub(super) fn stages(&mut self, stages: &'static [Stage]) -> impl FnMut(usize, &Buffer) -> Result<()> {
         |i, buffer| self.stage(stages[i], buffer)
     }
 
     /// Offers the current cache contents of span number `span`.
-    pub(super) fn cache(&mut self, span: usize, stage: Stage, cache: &B::Cache) -> Result<()> {
+    pub(super) fn cache(&mut self, span: usize, stage: Stage, cache: &Cache) -> Result<()> {
         let Some(part) = self.parts.get(span).cloned() else { return Ok(()) };
         let Some(site) = self.wanted(&part, stage) else { return Ok(()) };
         let (count, rows) = (self.values(stage, part.dims), self.sizes.rows(stage.axes(), part.dims));
@@ -180,7 +182,7 @@ impl<'a, B: Backend> Observer<'a, B> {
         &mut self,
         site: Site,
         rows: &Range<usize>,
-        begin: impl Fn(&B, &B::Pass) -> Result<Option<Fetched>>,
+        begin: impl Fn(&dyn Backend, &Pass) -> Result<Option<Fetched>>,
     ) -> Result<bool> {
         let fetched = self.begin_to_fetch(begin)?.map(|fetched| (site, rows.clone(), Late::Fetched(fetched)));
         let begun = fetched.is_some();
@@ -189,7 +191,10 @@ impl<'a, B: Backend> Observer<'a, B> {
     }
 
     /// Starts an asynchronous fetch with `begin`. If there is no room, the pending values are handed over first.
-    fn begin_to_fetch<T>(&mut self, begin: impl Fn(&B, &B::Pass) -> Result<Option<T>>) -> Result<Option<T>> {
+    fn begin_to_fetch<T>(
+        &mut self,
+        begin: impl Fn(&dyn Backend, &Pass) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         if !self.pending.deferred {
             return Ok(None);
         }
@@ -260,7 +265,7 @@ impl<'a, B: Backend> Observer<'a, B> {
     }
 
     /// Offers the int8 values and the scales of the next products' input, if they run in int8.
-    pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) -> Result<()> {
+    pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &Input) -> Result<()> {
         for i in 0..self.parts.len() {
             let part = self.parts[i].clone();
             let sites = [values, scales].map(|stage| self.wanted(&part, stage));
@@ -313,7 +318,7 @@ impl<'a, B: Backend> Observer<'a, B> {
     }
 
     /// The sink for the parts of attention of span number `span`.
-    pub(super) fn attention(&mut self, span: usize) -> Sink<'_, 'a, B> {
+    pub(super) fn attention(&mut self, span: usize) -> Sink<'_, 'a> {
         Sink { see: self, span }
     }
 }
@@ -326,12 +331,12 @@ impl Part {
 }
 
 /// The probe, from the point of view of the attention of one span.
-pub(super) struct Sink<'s, 'a, B: Backend> {
-    see: &'s mut Observer<'a, B>,
+pub(super) struct Sink<'s, 'a> {
+    see: &'s mut Observer<'a>,
     span: usize,
 }
 
-impl<B: Backend> AttentionSink for Sink<'_, '_, B> {
+impl AttentionSink for Sink<'_, '_> {
     fn wants(&self, part: AttentionPart) -> bool {
         self.see.wants(self.span, stage(part))
     }

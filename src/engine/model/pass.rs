@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::backend::{Backend, Draw, Drawn, PassRows, Span};
+use crate::backend::{Draw, Drawn, PassRows, Span};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Probe, Stage};
 
@@ -23,10 +23,10 @@ use super::{KvCache, Model};
 ///
 /// # Errors
 /// The errors of [`forward_and_draw`].
-pub fn forward<B: Backend>(
-    model: &Model<B>,
-    caches: &mut [&mut KvCache<B>],
-    work: &mut Activations<B>,
+pub fn forward(
+    model: &Model,
+    caches: &mut [&mut KvCache],
+    work: &mut Activations,
     pass: usize,
     spans: &[Span],
     ids: &[u32],
@@ -43,10 +43,10 @@ pub fn forward<B: Backend>(
 /// ([`Backend::stop`]). Returns [`Prompt`](llama_trace_core::error::Error::Prompt) if a cache is full, or if there is
 /// not enough memory for the pass. Also returns the backend's error if it fails. The caches then keep their previous
 /// contents, and the same pass can be run again.
-pub fn forward_and_draw<B: Backend>(
-    model: &Model<B>,
-    caches: &mut [&mut KvCache<B>],
-    work: &mut Activations<B>,
+pub fn forward_and_draw(
+    model: &Model,
+    caches: &mut [&mut KvCache],
+    work: &mut Activations,
     pass: usize,
     spans: &[Span],
     (ids, draws): (&[u32], &[Draw]),
@@ -80,7 +80,7 @@ pub fn forward_and_draw<B: Backend>(
 }
 
 /// Checks that each span begins at the end of its cache and fits into it.
-pub(super) fn check_room<B: Backend>(caches: &[&mut KvCache<B>], spans: &[Span]) -> Result<()> {
+pub(super) fn check_room(caches: &[&mut KvCache], spans: &[Span]) -> Result<()> {
     caches.iter().zip(spans).try_for_each(|(cache, span)| {
         debug_assert_eq!(cache.len(), span.start, "a span begins where its cache ends");
         cache.check(span.keys())
@@ -88,10 +88,10 @@ pub(super) fn check_room<B: Backend>(caches: &[&mut KvCache<B>], spans: &[Span])
 }
 
 /// Everything in a pass after [`begin`].
-pub(super) fn after_begin<B: Backend>(
-    model: &Model<B>,
-    caches: &mut [&mut KvCache<B>],
-    work: &mut Activations<B>,
+pub(super) fn after_begin(
+    model: &Model,
+    caches: &mut [&mut KvCache],
+    work: &mut Activations,
     probe: &mut dyn Probe,
 ) -> Result<()> {
     (0..model.config.layers).try_for_each(|l| layer(model, caches, work, l, probe))?;
@@ -103,9 +103,9 @@ pub(super) fn after_begin<B: Backend>(
 ///
 /// # Errors
 /// The errors of [`forward`].
-pub fn begin<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
+pub fn begin(
+    model: &Model,
+    work: &mut Activations,
     pass: usize,
     spans: &[Span],
     (ids, draws): (&[u32], &[Draw]),
@@ -126,7 +126,7 @@ pub fn begin<B: Backend>(
 ///
 /// # Errors
 /// The errors of [`forward`].
-pub fn finish<B: Backend>(model: &Model<B>, work: &mut Activations<B>, probe: &mut dyn Probe) -> Result<()> {
+pub fn finish(model: &Model, work: &mut Activations, probe: &mut dyn Probe) -> Result<()> {
     for span in 0..work.spans.len() {
         let place = (&work.pass, work.number);
         let see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
@@ -146,9 +146,9 @@ pub fn finish<B: Backend>(model: &Model<B>, work: &mut Activations<B>, probe: &m
 ///
 /// # Errors
 /// The errors of [`forward`].
-pub fn finish_rows<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
+pub fn finish_rows(
+    model: &Model,
+    work: &mut Activations,
     rows: Range<usize>,
     probe: &mut dyn Probe,
 ) -> Result<()> {
@@ -162,9 +162,9 @@ pub fn finish_rows<B: Backend>(
 }
 
 /// Runs the head for `rows` of a span, which do not include its last row.
-fn before_last<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
+fn before_last(
+    model: &Model,
+    work: &mut Activations,
     span: usize,
     rows: Range<usize>,
     probe: &mut dyn Probe,
@@ -182,9 +182,9 @@ fn before_last<B: Backend>(
 ///
 /// # Errors
 /// Returns the errors of `see`, and an error if the backend fails.
-pub fn last_logits<B: Backend>(
-    model: &Model<B>,
-    work: &Activations<B>,
+pub fn last_logits(
+    model: &Model,
+    work: &Activations,
     span: usize,
     mut see: impl FnMut(&[f32]) -> Result<()>,
 ) -> Result<()> {

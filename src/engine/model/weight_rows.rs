@@ -1,17 +1,17 @@
 //! Reads rows of a model's weights, for viewers of a running model.
 
 use super::{Linear, Model};
-use crate::backend::{Backend, SeeGroups};
+use crate::backend::{Matrix, SeeGroups, Vector};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassDims, Run, Weight, WeightRows};
 
 /// A weight in the form that the backend stores.
-enum Held<'a, B: Backend> {
-    Matrix(&'a B::Matrix),
-    Vector(&'a B::Vector),
+enum Held<'a> {
+    Matrix(&'a Matrix),
+    Vector(&'a Vector),
 }
 
-impl<B: Backend> Model<B> {
+impl Model {
     /// Returns rows of a weight, widened to float32 from the number type of the file.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// The backend's matrix of this name, if the model has it.
-    pub fn matrix(&self, layer: Option<usize>, weight: Weight) -> Option<&B::Matrix> {
+    pub fn matrix(&self, layer: Option<usize>, weight: Weight) -> Option<&Matrix> {
         match self.held(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..0 })? {
             Held::Matrix(matrix) => Some(matrix),
             Held::Vector(_) => None,
@@ -50,7 +50,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// The backend's vector of this name, if the model has it.
-    pub fn vector(&self, layer: Option<usize>, weight: Weight) -> Option<&B::Vector> {
+    pub fn vector(&self, layer: Option<usize>, weight: Weight) -> Option<&Vector> {
         match self.held(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..0 })? {
             Held::Vector(vector) => Some(vector),
             Held::Matrix(_) => None,
@@ -58,7 +58,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// The weight, checked to exist and to have the rows.
-    fn checked<'a>(&'a self, at: &WeightRows) -> Result<Held<'a, B>> {
+    fn checked<'a>(&'a self, at: &WeightRows) -> Result<Held<'a>> {
         let weight = at.weight;
         let held = self.held(at).filter(|_| weight.present(&self.card()));
         let held = held.ok_or_else(|| Error::usage(format!("this model has no weight {at}")))?;
@@ -74,7 +74,7 @@ impl<B: Backend> Model<B> {
         Ok(held)
     }
 
-    fn held<'a>(&'a self, at: &WeightRows) -> Option<Held<'a, B>> {
+    fn held<'a>(&'a self, at: &WeightRows) -> Option<Held<'a>> {
         let weights = &self.weights;
         if !at.weight.in_layer() {
             return match (at.weight.name(), at.layer) {
@@ -85,8 +85,8 @@ impl<B: Backend> Model<B> {
             };
         }
         let layer = weights.layers.get(at.layer?)?;
-        let matrix = |linear: &'a Linear<B>| Some(Held::<B>::Matrix(&linear.matrix));
-        let bias = |linear: &'a Linear<B>| linear.bias.as_ref().map(Held::<B>::Vector);
+        let matrix = |linear: &'a Linear| Some(Held::Matrix(&linear.matrix));
+        let bias = |linear: &'a Linear| linear.bias.as_ref().map(Held::Vector);
         match at.weight.name() {
             "attention_norm" => Some(Held::Vector(&layer.attn_norm)),
             "ffn_norm" => Some(Held::Vector(&layer.ffn_norm)),

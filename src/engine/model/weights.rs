@@ -2,61 +2,61 @@
 
 use std::ops::Range;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Matrix, Vector};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Tensor;
 use llama_trace_formats::checkpoint::names::LayerWeight as L;
 use llama_trace_formats::checkpoint::{Checkpoint, Weight};
 
 /// A linear projection: outputs = inputs · matrixᵀ (+ bias).
-pub struct Linear<B: Backend> {
+pub struct Linear {
     /// (outputs, inputs)
-    pub matrix: B::Matrix,
+    pub matrix: Matrix,
     /// (outputs); most Llamas have none.
-    pub bias: Option<B::Vector>,
+    pub bias: Option<Vector>,
 }
 
 /// All weights.
-pub struct Weights<B: Backend> {
+pub struct Weights {
     /// tok_embeddings (V, D)
-    pub embedding: B::Matrix,
+    pub embedding: Matrix,
     /// One entry for each layer.
-    pub layers: Vec<LayerWeights<B>>,
+    pub layers: Vec<LayerWeights>,
     /// norm (D)
-    pub final_norm: B::Vector,
+    pub final_norm: Vector,
     /// output (V, D); `None` if it is tied to the embedding table.
-    head: Option<B::Matrix>,
+    head: Option<Matrix>,
 }
 
 /// The weights of one layer, under Meta's names.
-pub struct LayerWeights<B: Backend> {
+pub struct LayerWeights {
     /// attention_norm (D)
-    pub attn_norm: B::Vector,
+    pub attn_norm: Vector,
     /// (H·C, D)
-    pub wq: Linear<B>,
+    pub wq: Linear,
     /// (G·C, D)
-    pub wk: Linear<B>,
+    pub wk: Linear,
     /// (G·C, D)
-    pub wv: Linear<B>,
+    pub wv: Linear,
     /// (C), the weight of the norm over each query head; only Qwen3 has it.
-    pub q_norm: Option<B::Vector>,
+    pub q_norm: Option<Vector>,
     /// (C), the weight of the norm over each key head.
-    pub k_norm: Option<B::Vector>,
+    pub k_norm: Option<Vector>,
     /// (D, H·C)
-    pub wo: Linear<B>,
+    pub wo: Linear,
     /// ffn_norm (D)
-    pub ffn_norm: B::Vector,
+    pub ffn_norm: Vector,
     /// gate (F, D)
-    pub w1: Linear<B>,
+    pub w1: Linear,
     /// down (D, F)
-    pub w2: Linear<B>,
+    pub w2: Linear,
     /// up (F, D)
-    pub w3: Linear<B>,
+    pub w3: Linear,
 }
 
-impl<B: Backend> Weights<B> {
+impl Weights {
     /// Takes every weight from `checkpoint`.
-    pub(super) fn load(checkpoint: &Checkpoint, backend: &B) -> Result<Self> {
+    pub(super) fn load(checkpoint: &Checkpoint, backend: &dyn Backend) -> Result<Self> {
         let config = &checkpoint.config;
         let (d, f, v) = (config.dim, config.ffn_dim, config.vocab);
         let (q, kv) = (config.q_dim(), config.kv_dim());
@@ -109,13 +109,13 @@ impl<B: Backend> Weights<B> {
     }
 
     /// The output head (V, D): its own matrix, or the embedding table if the two are tied.
-    pub fn head(&self) -> &B::Matrix {
+    pub fn head(&self) -> &Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 }
 
 /// A copy of a matrix with zeros in the columns `off`.
-fn without<B: Backend>(backend: &B, tensor: &Tensor, off: &[Range<usize>]) -> Result<B::Matrix> {
+fn without(backend: &dyn Backend, tensor: &Tensor, off: &[Range<usize>]) -> Result<Matrix> {
     if let Some(less) = tensor.without_columns(off) {
         return backend.matrix(&less);
     }

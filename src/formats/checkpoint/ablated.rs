@@ -1,6 +1,6 @@
-//! Parts of a model that are switched off, so that nothing they compute enters the residual stream. This is ablation:
-//! the effect of a part on the answer is measured without the part (Michel, Levy and Neubig, "Are Sixteen Heads Really
-//! Better than One?", 2019). The model runs unchanged, with zeros in some of its weights.
+//! Ablation: parts of a model are switched off, so nothing that they compute enters the residual stream. The change of
+//! the answer shows the effect of a part (Michel, Levy and Neubig, "Are Sixteen Heads Really Better than One?", 2019).
+//! The model runs unchanged, with zeros in some of its weights.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,19 +13,19 @@ use llama_trace_core::error::{Error, Result};
 /// A part that writes into the residual stream, with the name that `attribute` uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ablated {
-    /// A query head: its columns of wo.
+    /// A query head. Its columns of wo become 0.
     Head {
         /// Number of the layer.
         layer: usize,
         /// Number of the head.
         head: usize,
     },
-    /// All heads of a layer: wo, with its bias.
+    /// All heads of a layer. wo and its bias become 0.
     Attention {
         /// Number of the layer.
         layer: usize,
     },
-    /// The feed-forward network of a layer: w2, with its bias.
+    /// The feed-forward network of a layer. w2 and its bias become 0.
     Ffn {
         /// Number of the layer.
         layer: usize,
@@ -51,7 +51,7 @@ impl Ablated {
             .next("name one of these: L0/h0, L0/attn or L0/ffn"))
     }
 
-    /// The input columns of `weight` that are 0 without this part.
+    /// The input columns of `weight` that become 0 if this part is switched off.
     pub(super) fn columns(self, weight: Weight, config: &ModelConfig) -> Option<Range<usize>> {
         let Weight::Layer(of, weight) = weight else { return None };
         match (self, weight) {

@@ -25,7 +25,7 @@ pub struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// Opens it with the code for directories, as if its configuration did not have the fields `ignore`.
+    /// Opens the model with the code for directories, as if its configuration did not have the fields `ignore`.
     ///
     /// # Errors
     /// The errors of a directory with these files.

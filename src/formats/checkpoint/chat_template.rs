@@ -40,11 +40,11 @@ pub struct ChatFiles {
 /// 1. chat_template.jinja in the model's directory, or beside its file;
 /// 2. in a Hugging Face directory, `chat_template` in tokenizer_config.json: a text, or the one named `default` in a
 ///    list of named templates;
-/// 3. in a GGUF file, `tokenizer.chat_template` in its metadata, or else the one named `default`
+/// 3. in a GGUF file, `tokenizer.chat_template` in its metadata, or else the template named `default`
 ///    (`tokenizer.chat_template.default`).
 ///
 /// # Errors
-/// Returns [`Error::Model`] if a file is damaged, or has several templates and no default.
+/// Returns [`Error::Model`] if a file is damaged, or has named templates but none named `default`.
 pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
     let Some(path) = &checkpoint.path else {
         let Some(built_in) = checkpoint.built_in else { return Ok(ChatFiles::default()) };
@@ -243,7 +243,7 @@ mod tests {
             let names = serde_json::to_value(beside(folder.path()).unwrap().tokens).unwrap();
             let mut expected = case["names"].clone();
             if case["source"] == "model" && case["class"] == "TokenizersBackend" {
-                // Only the SentencePiece model names the removed ones.
+                // The removed names come from the SentencePiece model, which is not in this folder.
                 expected.as_object_mut().unwrap().retain(|name, _| names.get(name).is_some());
             }
             assert_eq!(names, expected, "{}", case["name"]);

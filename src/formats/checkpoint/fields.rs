@@ -1,5 +1,5 @@
 //! The treatment of every configuration field in one table: fields that are obeyed, fields that do not affect the
-//! numbers, and unsupported fields that would. Also the rule for fields that are not in the table.
+//! numbers, and unsupported fields that would change them. Also the rule for fields that are not in the table.
 //!
 //! The reference is transformers 5.23 for config.json, llama.cpp for GGUF files and Meta's code for params.json.
 //! `fixtures/configuration` records what they do with each field that is obeyed or refused.
@@ -83,10 +83,10 @@ const ONE: &[Neutral] = &[Neutral::Number(1.0)];
 const ZERO: &[Neutral] = &[Neutral::Number(0.0)];
 /// In llama.cpp a factor of 0 means no factor.
 const ONE_OR_ZERO: &[Neutral] = &[Neutral::Number(1.0), Neutral::Number(0.0)];
-/// −1 means none.
+/// −1 means that no value is set.
 const NEGATIVE: &[Neutral] = &[Neutral::Number(-1.0), Neutral::Number(0.0)];
 const SILU: &[Neutral] = &[Neutral::Text("silu"), Neutral::Text("swish"), Neutral::Text("swiglu")];
-/// This file takes precedence over all others anyway.
+/// The file name that changes nothing: model.safetensors takes precedence over all other files anyway.
 const WEIGHTS: &[Neutral] = &[Neutral::Text("model.safetensors")];
 const FULL: &[Neutral] = &[Neutral::Text("full_attention")];
 
@@ -109,7 +109,7 @@ pub const TABLE: &[Row] = &[
     ]),
     // Llama.
     row(Llama, Obeyed, Fails, &["attention_bias", "mlp_bias"]),
-    // The masks do not read these fields, but the cache does, and drops keys.
+    // In transformers, the masks do not read these fields. The cache reads them, and drops keys.
     row(Llama, Refused(&[]), Absent, &["sliding_window", "attention_chunk_size"]),
     row(Llama, Refused(FULL), Absent, &["layer_types"]),
     row(Llama, Harmless, Absent, &["use_sliding_window", "max_window_layers"]),
@@ -126,7 +126,7 @@ pub const TABLE: &[Row] = &[
         "attention_bias", "mlp_bias",
         // CodeQwen1.5 has this field beside rope_theta, but only rope_theta is read.
         "rotary_emb_base",
-        // Qwen2.5-1M: vLLM's method to exceed the context of training. transformers does not have it.
+        // Qwen2.5-1M: vLLM's method for texts longer than the training context. transformers does not have it.
         "dual_chunk_attention_config",
     ]),
     // Qwen3.
@@ -143,7 +143,7 @@ pub const TABLE: &[Row] = &[
         "ffn_dropout", "classifier_dropout", "layerdrop", "gradient_checkpointing", "label_smoothing",
         "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "z_loss_coefficient", "z_loss_weight", "init_std",
         "initializer_factor", "init_method", "weight_init", "neftune_noise_alpha",
-        // How the model was split or stored, or is to be run.
+        // How the model was split or stored, and how to run it.
         "pretraining_tp", "tensor_parallel", "tensor_parallel_degree", "sequence_parallel", "use_cache_kernel",
         "dtype", "torch_dtype", "use_bfloat16", "fp16", "bf16", "fp32", "torchscript", "chunk_size_feed_forward",
         "low_cpu_mem_usage", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
@@ -162,7 +162,7 @@ pub const TABLE: &[Row] = &[
         "mask_token_id", "eot_token_id", "eod_token_id", "decoder_start_token_id", "bos_token", "eos_token",
         "pad_token", "unk_token", "image_token_index", "additional_special_tokens", "original_vocab_size",
         "ignore_index", "pad_vocab_size_multiple", "make_vocab_size_divisible_by", "type_vocab_size",
-        // Additions on top of the model, and what it returns.
+        // Additional heads, and what the model returns.
         "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
         "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
         "use_return_dict", "tie_last_hidden_states", "is_decoder", "is_encoder_decoder", "tie_encoder_decoder",
@@ -213,7 +213,7 @@ pub const TABLE: &[Row] = &[
         "attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_softcap",
         "final_logit_softcap", "scale_attn_by_inverse_layer_idx", "first_k_dense_replace", "num_nextn_predict_layers",
     ]),
-    // rope_parameters and rope_scaling. rope_type determines which of them are needed.
+    // rope_parameters and rope_scaling. rope_type determines which of these fields are needed.
     row(Rope, Obeyed, Fails, &["rope_type", "type", "rope_theta"]),
     row(Rope, Obeyed, Absent, &[
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
@@ -251,7 +251,7 @@ pub const TABLE: &[Row] = &[
         "num_experts", "n_experts", "num_experts_per_tok", "interleave_moe_layer_step",
     ]),
     row(Meta, Refused(ONE), Absent, &["partial_rotary_factor"]),
-    // A parameter of attn_temperature_tuning: the value in Llama 4's code.
+    // Parameters of attn_temperature_tuning, with their values in Llama 4's code.
     row(Meta, Refused(&[Neutral::Number(1.0), Neutral::Number(0.1)]), Absent, &["attn_scale"]),
     row(Meta, Refused(&[Neutral::Number(8192.0)]), Absent, &["floor_scale"]),
     row(Meta, Refused(&[Neutral::True]), Fails, &["causal"]),
@@ -265,7 +265,7 @@ pub const TABLE: &[Row] = &[
     ]),
     row(Gguf, Harmless, Absent, &[
         "tensor_data_layout", "pooling_type", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-        // Parameters of YaRN, which rope.scaling.type would name.
+        // Parameters of YaRN. They have an effect only if rope.scaling.type is yarn, which is refused.
         "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
         "classifier.output_labels",
     ]),
@@ -375,7 +375,8 @@ pub(super) fn speaks_of_numbers(name: &str) -> bool {
         "head",
         "layer",
     ];
-    /// These count only as whole words, because other words contain them: factor, escape.
+    /// These count only as whole words, because other words contain them: `factor` contains `act`, `escape` contains
+    /// `cap`.
     const WORDS: &[&str] = &["cap", "caps", "act", "acts", "moe"];
     let name = name.to_lowercase();
     PARTS.iter().any(|part| name.contains(part))

@@ -1,6 +1,7 @@
-//! Tensors whose values are not stored in the needed form, as consecutive values or as float32. They are assembled in
-//! memory when they are first read (see [`Bytes::build`]), and never earlier. If the process is asked to stop
-//! meanwhile, the rest of the values is left out. The reader checks the same request before it uses the result.
+//! Tensors whose stored values must be rearranged or converted: strided views, tensors split into slices, and float64
+//! values. They are assembled in memory when they are first read (see [`Bytes::build`]), and never earlier. If the
+//! process is asked to stop during this, the remaining values are not written. The reader checks the same stop request
+//! before it uses the result.
 
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::{self, Stop};
@@ -38,7 +39,7 @@ impl Strided {
         last.into_iter().try_fold(self.offset, |sum, step| sum.checked_add(step?))?.checked_add(1)
     }
 
-    /// Returns whether the values are stored row-major and without gaps. The stride of a size of 1 is ignored.
+    /// Returns whether the values are stored row-major and without gaps. The stride of an axis of size 1 is ignored.
     pub(super) fn is_contiguous(&self) -> bool {
         let mut expected = 1_usize;
         self.shape.iter().zip(&self.strides).rev().filter(|(size, _)| **size != 1).all(|(size, stride)| {

@@ -1,5 +1,5 @@
-//! config.json of a Hugging Face directory, read like transformers for the model types of `hf_config/family.rs`: Llama,
-//! and the families that differ from it by a few options.
+//! config.json of a Hugging Face directory, read as transformers reads it, for the model types of
+//! `hf_config/family.rs`: Llama, and the families that differ from it by a few options.
 
 mod family;
 mod rope;
@@ -62,7 +62,7 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(Model
     let kv_heads = match fields.size("num_key_value_heads")? {
         Some(kv_heads) => kv_heads,
         None if family == Family::Llama || object.contains_key("num_key_value_heads") => heads,
-        // transformers has a default for these families, but it fits only one of their sizes.
+        // transformers has a default here, but it is right for only one model size of each family.
         None => fields.required_size("num_key_value_heads")?,
     };
     let layers = fields.required_size("num_hidden_layers")?;
@@ -113,8 +113,8 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(Model
     Ok((config, screen.notes))
 }
 
-/// The ids that end a text: those of generation_config.json if it has any, otherwise those of config.json. Each is
-/// given as text and place.
+/// The ids that end a text: those of generation_config.json if it has any, otherwise those of config.json. Each file is
+/// given as its text and its place.
 ///
 /// # Errors
 /// Returns [`Error::Model`] if a text is not a JSON object, or if the ids are invalid.

@@ -9,7 +9,8 @@ use llama_trace_core::error::Result;
 use llama_trace_core::tensor::{Bytes, Held, Tensor};
 
 impl Checkpoint {
-    /// Copies all tensors into huge pages, each part of a file once. Returns the kind of memory that the system gave.
+    /// Copies all tensors into huge pages. A part of a file that several tensors share is copied once. Returns the kind
+    /// of memory that the system gave.
     ///
     /// # Errors
     /// An error if there is not enough memory; `Interrupted` if the process was asked to stop; `Usage` if the system is

@@ -86,8 +86,8 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     Ok(Checkpoint { path: Some(path.into()), ..checkpoint })
 }
 
-/// Assembles a checkpoint from the contents of a directory's files, without the path. The contents may come from
-/// elsewhere.
+/// Assembles a checkpoint from the contents of a directory's files. The path is not set, because the contents may come
+/// from the built-in model.
 ///
 /// # Errors
 /// Returns [`Error::Model`] if a tensor belongs to an unsupported part.
@@ -127,7 +127,8 @@ pub(super) fn assemble(
 }
 
 /// The name of a tensor in a model with an output head. A model saved without its head has no `model.` before its
-/// names. A model saved as a part of another may have it twice, or before the head. transformers reads all of them.
+/// names. A model saved as a part of another model may have `model.` twice, or also before the head's name.
+/// transformers reads all these names.
 fn with_base(name: &str) -> String {
     let starts = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
     if starts(&["layers.", "embed_tokens.", "norm."]) {

@@ -4,11 +4,11 @@
 //! Version 0 begins with seven little-endian int32 and has no magic number. Its arrays have the order of
 //! `memory_map_weights` in llama2.c's run.c. Version 1 begins with the magic number "ak42" and the version. The seven
 //! numbers follow, then a byte that says whether the head is the embedding table, and zeros up to byte 256. Its arrays
-//! have the order of `version1_export` in export.py. Version 2 begins like version 1 and has the group size of the int8
-//! values after that byte. Its norms are float32. Every matrix is stored as int8 values, followed by one float32 scale
-//! for each group. Groups continue from row to row. No version contains θ or ε.
+//! have the order of `version1_export` in export.py. Version 2 begins like version 1, and has the group size of the
+//! int8 values after the byte for the head. Its norms are float32. Every matrix is stored as int8 values, followed by
+//! one float32 scale for each group. Groups continue from row to row. No version contains θ or ε.
 //!
-//! The header determines the exact size of the file. This is the only check of the rest.
+//! The header determines the exact size of the file. The size is the only thing that is checked about the arrays.
 
 use std::path::Path;
 
@@ -29,8 +29,8 @@ const HEADER_1: usize = 256;
 const MAGIC_1: &[u8] = b"24ka\x01\0\0\0";
 /// The first bytes of version 2.
 const MAGIC_2: &[u8] = b"24ka\x02\0\0\0";
-/// The maximum number of layers. Every layer takes a table entry for each of its weights, too much for a file of tiny
-/// layers. The deepest Llama has 126.
+/// The maximum number of layers. In memory, every layer takes a table entry for each of its weights. For a file of many
+/// tiny layers, this would be too much. The deepest Llama has 126.
 const MAX_LAYERS: usize = 4096;
 const READ_HERE: &str =
     "a llama2.c .bin of version 0, 1 or 2, a GGUF file, or a directory in Hugging Face's or Meta's layout";
@@ -142,7 +142,7 @@ fn no_header(place: &str, found: String) -> Error {
         .at(place)
         .expected(READ_HERE)
         .found(found)
-        .next("check that the path is that of a model; fetch the file again if it is")
+        .next("check that this is the path of a model; if it is, fetch the file again")
 }
 
 /// The header of versions 1 and 2: magic and version, the seven numbers, whether the head is shared, and in version 2
@@ -416,7 +416,7 @@ mod tests {
     fn absurd_headers_are_errors() {
         for at in 0..7 {
             for number in [0, -1, 3, i32::MIN, i32::MAX, 1 << 20, 1 << 30] {
-                // The negative vocabulary size alone is valid, but the file's size then is not.
+                // Of these numbers, only the negative vocabulary size is valid, but then the file's size is wrong.
                 let mut bytes = file(5);
                 bytes[4 * at..4 * at + 4].copy_from_slice(&number.to_le_bytes());
                 if number != 3 || at != 6 {

@@ -1,8 +1,8 @@
 //! Meta's own format: params.json, and one or more files consolidated.NN.pth.
 //!
 //! A model that was trained on several devices is saved in as many files, each with a slice of every matrix
-//! (fairscale's column- and row-parallel layers). The files do not contain the split axis of a tensor. It is the axis
-//! along which the slices add up to the shape in the configuration.
+//! (fairscale's column- and row-parallel layers). The files do not say along which axis a tensor was split. It is the
+//! axis along which the slices add up to the shape in the configuration.
 
 mod params;
 
@@ -120,7 +120,7 @@ fn load(
         path: Some(path.into()),
         built_in: None,
         config,
-        // Not in the files; the tokenizer defines it.
+        // Not in these files; the tokenizer has the ids.
         eos: Vec::new(),
         notes: Notes { unread, rounded: contents.rounded.into_iter().collect(), ..params.notes },
         tensors: contents.tensors,
@@ -156,14 +156,15 @@ fn assemble(
     }
     let mut all = Contents::default();
     let names: BTreeSet<String> = parts.iter().flat_map(|part| part.tensors.keys().cloned()).collect();
-    // At most the size of the files may be built in memory, because one slice may have many names.
+    // Joined tensors may take at most the size of the files in memory. This must be checked, because one slice may have
+    // many names.
     let mut room = pth::SPARE;
     for file in files {
         let size = crate::files::size(file).unwrap_or(0);
         room = room.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
     }
     for name in names {
-        // Buffers that no weight needs are complete in every file.
+        // Buffers, such as RoPE's frequencies, are not weights. They are complete in every file.
         let Some(weight) = Naming::Meta.weight(&name) else {
             all.tensors.extend(
                 parts
@@ -187,7 +188,7 @@ fn assemble(
             })
             .collect::<Result<Vec<Tensor>>>()?;
         let tensor = join(&name, &slices, &weight.shape(config), place)?;
-        // A join along an axis copies. A tensor that every file has complete is used in place.
+        // A join along an axis copies. A tensor that is complete in every file is used in place.
         if tensor.shape() != slices[0].shape() {
             room = room.checked_sub(tensor.bytes().len()).ok_or_else(|| {
                 Error::model("the joined slices would be larger than the files")
@@ -206,7 +207,8 @@ fn assemble(
     Ok(all)
 }
 
-/// Joins slices to a tensor of `shape`: complete in every file, or split along the one axis that adds up.
+/// Joins slices to a tensor of `shape`. Either the tensor is complete in every file, or it was split along the one axis
+/// whose sizes add up.
 fn join(name: &str, slices: &[Tensor], shape: &[usize], place: &str) -> Result<Tensor> {
     let first = &slices[0];
     let alike = |axis: Option<usize>| {
@@ -228,7 +230,7 @@ fn join(name: &str, slices: &[Tensor], shape: &[usize], place: &str) -> Result<T
             slices.iter().take(16).map(|slice| format!("{} {:?}", slice.dtype(), slice.shape())).collect();
         Error::model(format!("the slices of tensor `{}` do not add up", printable(name)))
             .at(place)
-            .expected(format!("{shape:?} by params.json, cut along one axis"))
+            .expected(format!("{shape:?} as params.json says, cut along one axis"))
             .found(found.join(", "))
             .next("check that every file of the model is there, and that params.json belongs to them")
     })

@@ -82,7 +82,7 @@ pub enum Format {
     },
     /// llama2.c's `.bin`.
     Llama2c {
-        /// 0 or 1, both in float32.
+        /// 0, 1 or 2. Versions 0 and 1 are in float32; in version 2, the matrices are int8.
         version: u32,
     },
     /// Meta's params.json and consolidated.NN.pth.
@@ -128,8 +128,8 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
     open_ignoring(path, &[])
 }
 
-/// Opens the checkpoint at `path` as if its configuration did not have the fields `ignore`, with the names that the
-/// error messages use.
+/// Opens the checkpoint at `path` as if its configuration did not have the fields `ignore`. Fields are named as in
+/// error messages.
 ///
 /// # Errors
 /// The errors of [`open`], and [`Error::Usage`] if there is no such field or ignoring it has no effect.
@@ -183,7 +183,7 @@ impl Checkpoint {
                 .at(place())
                 .expected(format!("one of {}", Dtype::ALL.map(|dtype| dtype.to_string()).join(", ")))
                 .found(dtype)
-                .next("use a version of the model in one of these"));
+                .next("use a version of the model in one of these types"));
         }
         let Some(tensor) = self.tensors.get(&name) else {
             if let Some(class) = self.notes.class.as_ref().filter(|_| weight == Weight::Head) {
@@ -198,7 +198,7 @@ impl Checkpoint {
         if tensor.shape() != shape {
             return Err(Error::model(format!("tensor `{name}` has the wrong shape"))
                 .at(place())
-                .expected(format!("{shape:?} by the configuration: {}", weight.describe()))
+                .expected(format!("{shape:?}, as the configuration says: {}", weight.describe()))
                 .found(format!("{:?}", tensor.shape()))
                 .next("check that the configuration and the weights belong to the same model"));
         }
@@ -220,7 +220,8 @@ impl Checkpoint {
             .next(next)
     }
 
-    /// Checks that all weights of the forward pass are present, like [`Checkpoint::tensor`].
+    /// Checks that all weights of the forward pass are present and valid, as [`Checkpoint::tensor`] does for one
+    /// weight.
     ///
     /// # Errors
     /// The errors of [`Checkpoint::tensor`].
@@ -300,7 +301,7 @@ impl Checkpoint {
     }
 
     /// The number of activations that share a scale if weights are multiplied in their stored integer form. It is the
-    /// group size in the file, or [`DEFAULT_GROUP`] for blocks. `None` if the weights are floats.
+    /// group size in the file, or [`DEFAULT_GROUP`] for ggml's block formats. `None` if the weights are floats.
     pub fn group(&self) -> Option<usize> {
         self.tensors.values().find_map(|tensor| match tensor.scales() {
             Some(scales) => Some(scales.group),

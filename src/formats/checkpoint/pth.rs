@@ -19,8 +19,8 @@ const ZIP: &[u8] = b"PK\x03\x04";
 /// The magic number of `torch.save` before version 1.6, encoded as in a pickle.
 const LEGACY: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// The number of bytes that a file's tensors may take in memory beyond the file's size if strides require copies. It
-/// allows norm weights that were expanded from one value.
+/// The number of bytes that a file's tensors may take in memory beyond the file's size if strides require copies. This
+/// is enough for norm weights that were expanded from one value.
 pub(super) const SPARE: usize = 64 << 20;
 
 /// Returns whether a file that begins with `bytes` was written by PyTorch, old or new.
@@ -28,8 +28,8 @@ pub(super) fn is_pth(bytes: &[u8]) -> bool {
     bytes.starts_with(ZIP) || is_legacy(bytes)
 }
 
-/// Returns whether a file that begins with `bytes` was written before PyTorch 1.6. It is then a pickle of any protocol
-/// and begins with the protocol number. Protocols 4 and 5 have the length of a frame after it.
+/// Returns whether a file that begins with `bytes` was written before PyTorch 1.6. Such a file is a pickle without an
+/// archive and begins with the number of the pickle's protocol. In protocols 4 and 5, the length of a frame follows.
 fn is_legacy(bytes: &[u8]) -> bool {
     let start = match bytes {
         [0x80, 2 | 3, ..] => 2,

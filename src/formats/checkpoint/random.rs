@@ -105,7 +105,7 @@ pub fn checkpoint(name: &str, weights: impl Into<Weights>) -> Result<Checkpoint>
         tied,
     };
     let weights = weights.into();
-    // The widths of all matrices are among these.
+    // The rows of all matrices have one of these widths.
     let block = weights.matrix(Weight::Embedding, &config).block();
     if let Some(width) = [dim, ffn_dim].into_iter().find(|width| !width.is_multiple_of(block)) {
         return Err(Error::usage("the rows of this shape's matrices are not made of whole blocks")
@@ -218,7 +218,7 @@ pub fn make(checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// `count` values of number type `dtype`: floats of magnitude 1/64 to 1/32 with random sign, or integers with scales
-/// that give about the same magnitude. A pass therefore stays finite. `seed` is advanced past them.
+/// that give about the same magnitude. The values in a pass therefore stay finite. `seed` is advanced past them.
 fn random(count: usize, dtype: Dtype, seed: &mut u64) -> Bytes {
     let length = count / dtype.block() * dtype.block_bytes();
     let words = |keep, set| Noise::words(*seed, keep, set);
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_mixture_is_that_of_llama_cpp() {
-        // Half of the layers for the usual numbers of layers.
+        // This is half of the layers if a model has 16 or 32.
         let more = |layers| (0..layers).filter(|layer| has_more_bits(*layer, layers)).collect::<Vec<_>>();
         assert_eq!(more(16), [0, 1, 4, 7, 10, 13, 14, 15]);
         assert_eq!(more(32), [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]);

@@ -49,7 +49,7 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
     if length > MAX_HEADER || length > rest.len() as u64 {
         let found = match magic::recognise(file) {
             Some(kind) if kind != "a safetensors file" => kind.to_string(),
-            _ => format!("a header of {length} bytes by its first 8 bytes, in a file of {size} bytes"),
+            _ => format!("a header of {length} bytes, as its first 8 bytes say, in a file of {size} bytes"),
         };
         let expected = format!("a header of at most {MAX_HEADER} bytes, inside the file");
         let what = "the safetensors file is cut off, or its header's length is wrong";
@@ -67,7 +67,8 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
         } else {
             "the safetensors file has bytes after its last tensor"
         };
-        let expected = format!("{} bytes by its header", u128::from(start) + metadata.data_len() as u128);
+        let expected =
+            format!("{} bytes, as its header says", u128::from(start) + metadata.data_len() as u128);
         return Err(damaged(what, expected, format!("{size} bytes")));
     }
     let tensors = metadata.tensors();
@@ -155,7 +156,7 @@ pub(super) mod tests {
         let size = bytes.len();
         bytes.push(0);
         let text = parse_vec(&bytes).unwrap_err().to_string();
-        assert!(text.contains(&format!("{size} bytes by its header")), "{text}");
+        assert!(text.contains(&format!("{size} bytes, as its header says")), "{text}");
         assert!(text.contains(&format!("{} bytes", size + 1)), "{text}");
     }
 

@@ -14,7 +14,8 @@ use llama_trace_core::error::{Error, Result};
 pub struct Notes {
     /// Configuration fields that were treated as absent at the user's request.
     pub ignored: Vec<String>,
-    /// Unused fields: unknown ones whose names do not suggest numbers, and ones that other fields make ineffective.
+    /// Unused fields: unknown fields whose names do not suggest that they change numbers, and fields that have no
+    /// effect because of other fields.
     pub unknown: Vec<String>,
     /// Tensors that neither this program nor the reference reads.
     pub unread: Vec<String>,
@@ -39,7 +40,7 @@ impl Notes {
             (&self.ignored, "configuration ignored by --ignore-config"),
             (&self.unknown, "configuration that nothing reads"),
             (&self.unread, "tensors that nothing reads"),
-            (&self.absent, "tensors that the index names and no shard has"),
+            (&self.absent, "tensors that the index lists but no shard has"),
             (&self.twice, "tensors that are in several shards, read from the last"),
             (&self.rounded, "tensors of float64, rounded to float32"),
         ];

@@ -11,8 +11,8 @@ use llama_trace_core::error::{Error, Result};
 const BUFFERS: &[&str] =
     &["rotary_emb.inv_freq", "rope.freqs", "mask", "masked_bias", "position_ids", "cos_cached", "sin_cached"];
 
-/// Name parts that are not allowed in a tensor outside the model's own parts. They mark a change of an inner tensor, or
-/// a part of a quantised one.
+/// Parts of names that are refused even in tensors outside the forward pass. They mark a change to a tensor of the
+/// forward pass, or a part of a quantized tensor.
 const CHANGES: &[&str] = &[
     "lora",
     "adapter",
@@ -27,8 +27,8 @@ const CHANGES: &[&str] = &[
     "weight_packed",
 ];
 
-/// The tensors that neither this program nor the reference reads. If a weight is missing, the list is empty: the error
-/// for the missing weight lists the similar names.
+/// The tensors that neither this program nor the reference reads. If a weight of the forward pass is missing, the list
+/// is empty. The missing weight then gives an error, which lists similar names.
 ///
 /// # Errors
 /// Returns [`Error::Model`] with the first tensor that would change what the model computes.

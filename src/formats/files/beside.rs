@@ -43,8 +43,8 @@ const CODE_LLAMA: [(&str, &str); 5] = [
     ("eot_token", "▁<EOT>"),
     ("fill_token", "<FILL_ME>"),
 ];
-/// The other tokenizer classes of transformers 5.24 that have rules of their own, without "Tokenizer". They are not
-/// followed here.
+/// The other tokenizer classes of transformers 5.24 that have rules of their own, without "Tokenizer". This program
+/// does not follow these rules.
 const OTHERS: &str = "Albert Auto Bart Barthez Bartpho Basic BertGeneration BertJapanese Bert Bertweet BigBird BioGpt \
     BlenderbotSmall Blenderbot ByT5 CLIP CTRL Camembert Canine Character Clvp CodeGen Cohere ConvBert CpmAnt Cpm \
     DPRContextEncoder DPRQuestionEncoder DPRReader Deberta DebertaV2 Dia DistilBert Esm Esmc FNet FSMT \
@@ -70,7 +70,8 @@ pub(crate) struct Added {
     pub(crate) special: bool,
 }
 
-/// The tokenizer class of transformers that reads the directory, as far as classes differ here.
+/// The tokenizer class of transformers that reads the directory. Classes that this program treats alike share a
+/// variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// `TokenizersBackend`, which uses tokenizer.json unchanged.
@@ -100,7 +101,8 @@ pub(crate) struct Beside {
     pub(crate) absent: Vec<String>,
     /// The other special tokens. `None` if no file lists any.
     pub(crate) extra: Option<Vec<Added>>,
-    /// The tokens that special_tokens_map.json lists under transformers 4's name. They are used if there are no others.
+    /// The tokens that special_tokens_map.json lists under transformers 4's name. They are used only if `extra` is
+    /// `None`.
     pub(crate) additional: Option<Vec<Added>>,
     /// Whether the text after each added token is tokenized as a new text (`legacy`).
     pub(crate) legacy: Option<bool>,
@@ -278,7 +280,8 @@ fn model_type(model: &Map<String, Value>) -> Option<&str> {
     model.get("model_type").and_then(Value::as_str)
 }
 
-/// The class that `AutoTokenizer` selects for the directory, and its name if the class is not followed here.
+/// The class that `AutoTokenizer` selects for the directory, and its name if this program does not follow the rules of
+/// the class.
 fn class(
     fields: &Map<String, Value>,
     model: &Map<String, Value>,
@@ -288,7 +291,7 @@ fn class(
     let declared = declared.and_then(Value::as_str).unwrap_or_default();
     let name = declared.strip_suffix("Fast").unwrap_or(declared);
     let class = match (model_type(model), name) {
-        // The classes that these files declare are ignored.
+        // transformers ignores the class that models of these types declare.
         (Some("mistral"), _) => Class::Backend,
         (Some("qwen2"), _) | (Some("qwen3"), "") => Class::Qwen2,
         (_, "Qwen2Tokenizer") => Class::Qwen2,

@@ -20,7 +20,7 @@ pub(crate) fn exists(path: &Path) -> bool {
 /// Returns whether a directory is at `path`.
 ///
 /// # Errors
-/// The system's error, if nothing is there or it may not be read.
+/// The system's error if nothing is at `path`, or if it may not be read.
 pub(crate) fn is_folder(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.is_dir())
 }

@@ -14,9 +14,9 @@ pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
     if starts(b"GGUF") {
         Some("a GGUF file")
     } else if starts(b"PK\x03\x04") {
-        Some("a zip archive, such as PyTorch's .pth and .bin files are")
+        Some("a zip archive, like PyTorch's .pth and .bin files")
     } else if starts(b"\x80\x02\x8a\x0a") {
-        Some("a Python pickle, such as old PyTorch files are")
+        Some("a Python pickle, like old PyTorch files")
     } else if starts(b"version https://git-lfs") {
         Some("a Git LFS pointer, not the file itself (`git lfs pull` fetches it)")
     } else if starts(b"\x0a\x0e\x0a\x05<unk>") {

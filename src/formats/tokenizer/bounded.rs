@@ -1,10 +1,11 @@
 //! A time limit for the tokenization of a text, whatever the tokenizer's file contains.
 //!
-//! Sizes are limited before any work; time cannot be. A regular expression such as `a(?=.*b)`, or `(?s)a.*z|.`, reads
-//! the rest of the text at each character. Its form does not distinguish it from `\s*[\r\n]+|\s+`, which also reads far
-//! but continues from there. A vocabulary of `a`, `aa`, `aaa` and so on is just as slow without a regular expression.
-//! This work cannot be stopped from outside. It therefore runs on a separate thread. A thread that takes too long is
-//! abandoned and ends with the process.
+//! The sizes in a tokenizer's file are checked before any work. The time of the work cannot be checked in advance. A
+//! regular expression such as `a(?=.*b)`, or `(?s)a.*z|.`, reads the rest of the text at each character. The form of an
+//! expression does not show whether it is slow: `\s*[\r\n]+|\s+` also reads far, but then continues from the place that
+//! it reached. A vocabulary of `a`, `aa`, `aaa` and so on is just as slow without a regular expression. This work
+//! cannot be stopped from outside. It therefore runs on a separate thread. A thread that takes too long is abandoned
+//! and ends with the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

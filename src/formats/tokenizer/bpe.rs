@@ -29,8 +29,8 @@ pub(super) fn merge<S: Copy, P: Copy + Ord>(
     mut watch: impl FnMut(Step<S, P>),
 ) -> Vec<S> {
     let mut chain = Chain::new(symbols);
-    // Never more entries than initial pairs: each merge removes a pair, and stale entries are dropped when the queue is
-    // full.
+    // The queue never has more entries than there were pairs at the beginning: each merge removes a pair, and stale
+    // entries are dropped when the queue is full.
     let mut queue = BinaryHeap::with_capacity(chain.symbols.len());
     let mut offer = |chain: &Chain<S>, queue: &mut BinaryHeap<Candidate<S, P>>, left: usize| {
         let Some(right) = chain.next(left) else { return };

@@ -12,10 +12,10 @@ use crate::files::gguf::{self, Metadata};
 use crate::files::printable;
 use llama_trace_core::error::Result;
 
-/// The maximum size in bytes of the tokens, and of the merges. Llama 3's have 2 and 6 MB.
+/// The maximum size in bytes of all tokens, and of all merges. Llama 3 has 2 MB of tokens and 6 MB of merges.
 const MAX_BYTES: usize = 64 << 20;
-/// The maximum number of tokens that are searched verbatim in a text, the maximum size of one in bytes, and of all.
-/// Llama 3 has 256, with at most 30 bytes.
+/// The maximum number of tokens that are searched verbatim in a text, the maximum size of one of them in bytes, and the
+/// maximum size of all of them. Llama 3 has 256, with at most 30 bytes.
 const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
 
 /// The type of a token in `tokenizer.ggml.token_type`.
@@ -72,7 +72,11 @@ fn tokens<'a>(metadata: &Metadata<'a>) -> Result<Vec<(&'a [u8], Type)>> {
     };
     if !(1..=MAX_VOCAB).contains(&list.len()) || list.size() > MAX_BYTES {
         let expected = format!("1 to {MAX_VOCAB} tokens, in at most {MAX_BYTES} bytes");
-        return Err(metadata.wrong(key, &expected, format!("{} in {} bytes", list.len(), list.size())));
+        return Err(metadata.wrong(
+            key,
+            &expected,
+            format!("{} tokens in {} bytes", list.len(), list.size()),
+        ));
     }
     let key = "tokenizer.ggml.token_type";
     let types: Vec<Type> = match metadata.wholes(key)? {
@@ -101,11 +105,11 @@ fn tokens<'a>(metadata: &Metadata<'a>) -> Result<Vec<(&'a [u8], Type)>> {
     if count > MAX_ADDED.0 || longest > MAX_ADDED.1 || bytes > MAX_ADDED.2 {
         let (most, length, total) = MAX_ADDED;
         let expected =
-            format!("at most {most} special or added tokens of at most {length} bytes, {total} in all");
+            format!("at most {most} special or added tokens of at most {length} bytes, {total} bytes in all");
         return Err(metadata.wrong(
             key,
             &expected,
-            format!("{count}, up to {longest} bytes, {bytes} in all"),
+            format!("{count} tokens of up to {longest} bytes, {bytes} bytes in all"),
         ));
     }
     Ok(list.texts().zip(types).collect())
@@ -145,7 +149,11 @@ fn byte_level(
     };
     if list.len() > MAX_VOCAB || list.size() > MAX_BYTES {
         let expected = format!("at most {MAX_VOCAB} merges, in at most {MAX_BYTES} bytes");
-        return Err(metadata.wrong(key, &expected, format!("{} in {} bytes", list.len(), list.size())));
+        return Err(metadata.wrong(
+            key,
+            &expected,
+            format!("{} merges in {} bytes", list.len(), list.size()),
+        ));
     }
     let merge = |text: &[u8]| {
         let text = std::str::from_utf8(text).ok()?;
@@ -338,7 +346,7 @@ impl Tokenizer for SentencePiece {
 /// Decodes one text.
 struct Stream<'a> {
     tokenizer: &'a SentencePiece,
-    /// Whether the next space is one that encoding added.
+    /// Whether encoding added the space at the beginning of the next token, if there is one.
     prefix: bool,
 }
 

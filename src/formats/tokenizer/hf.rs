@@ -1,5 +1,5 @@
-//! tokenizer.json, read by Hugging Face's `tokenizers` crate. Other files of the same kind are converted to the crate's
-//! tokenizer here (see [`byte_level`]).
+//! tokenizer.json, read by Hugging Face's `tokenizers` crate. Byte-level vocabularies in other files are also converted
+//! to the crate's tokenizer (see [`byte_level`]).
 
 pub(super) mod byte_level;
 mod check;
@@ -38,7 +38,8 @@ pub(super) struct HfTokenizer {
     ends: Vec<u32>,
     /// A note about how the file is read, if the file alone does not determine it.
     note: Option<String>,
-    /// The text at which CodeLlama's tokenizer splits a prompt to fill the gap, which is not computed here.
+    /// The text at which CodeLlama's tokenizer splits a prompt for infilling. Infilling is not supported: a prompt with
+    /// this text is an error.
     fill: Option<String>,
     /// The merge rules of the model, created when they are first shown.
     rules: OnceLock<Rules>,
@@ -76,9 +77,9 @@ pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<
     tokenizer.map_err(|error| wrong(("a tokenizer.json".into(), error)))
 }
 
-/// Makes the crate compile GPT-2's expression, which happens once. It runs on another thread while the file is read,
-/// because it takes as long as reading a small file. If no thread can be started, the first text triggers the
-/// compilation.
+/// Makes the crate compile GPT-2's expression, which happens once. The compilation runs on another thread while the
+/// file is read, because it takes as long as reading a small file. If no thread can be started, the first text triggers
+/// the compilation.
 fn compile_expression() {
     threads::ahead(|| {
         let _ = ByteLevel::default().pre_tokenize(&mut PreTokenizedString::from("a"));
@@ -107,7 +108,7 @@ fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Resul
     }
 }
 
-/// Panics that are caught and reported as errors are not also printed.
+/// Keeps panics from being printed if they are caught and reported as errors.
 mod quiet {
     use std::cell::Cell;
     use std::panic::{set_hook, take_hook};
@@ -142,7 +143,7 @@ impl HfTokenizer {
     /// Wraps the tokenizer that the crate created from a file.
     fn new(inner: tokenizers::Tokenizer, checked: Checked) -> std::result::Result<Self, String> {
         let bos = leading_special(&inner)?;
-        // A token that was once added as special stays special, whatever follows.
+        // A token that was added as special stays special, even if it is added again without this flag.
         let added = inner.get_added_vocabulary();
         let special = added.get_added_tokens_decoder().iter();
         let special =
@@ -178,7 +179,7 @@ impl HfTokenizer {
     fn ids(&self, text: &str, plain: bool, added: bool) -> Result<Vec<u32>> {
         self.check(text)?;
         if let Some(fill) = self.fill.as_ref().filter(|fill| !plain && text.contains(fill.as_str())) {
-            return Err(Error::prompt("CodeLlama's infilling is not computed here")
+            return Err(Error::prompt("CodeLlama's infilling is not supported")
                 .expected(format!("a text without {fill}"))
                 .found(format!("{fill} in the text"))
                 .next("write the prompt with ▁<PRE>, ▁<SUF> and ▁<MID>, or give token ids"));

@@ -1,6 +1,6 @@
 //! Labels of tokens, the same for every kind of tokenizer.
 
-/// The text of a token with `bytes`. Every byte that is not UTF-8 by itself is written as `<0xE2>`.
+/// The text of a token with `bytes`. A byte that is not part of valid UTF-8 is written in the form `<0xE2>`.
 pub(super) fn of_bytes(bytes: &[u8]) -> String {
     let mut label = String::new();
     for chunk in bytes.utf8_chunks() {

@@ -13,7 +13,7 @@ use llama_trace_core::error::{Error, Result};
 const BOS: u32 = 1;
 /// End of text, `2` in run.c.
 const EOS: u32 = 2;
-/// Their spelling in chat templates.
+/// The names of the two tokens in chat templates.
 const MARKS: [(&str, u32); 2] = [("<s>", BOS), ("</s>", EOS)];
 /// The token of byte b is b + 3, after `<unk>`, `<s>` and `</s>`.
 const FIRST_BYTE: usize = 3;
@@ -40,7 +40,10 @@ pub(super) fn parse(bytes: &[u8], vocab: Option<usize>, place: &str) -> Result<L
             .next("give the tokenizer that belongs to the model with --tokenizer")
     };
     let cut_off = |id: usize| {
-        wrong("the tokenizer file is cut off or of another kind", format!("its end in token {id}"))
+        wrong(
+            "the tokenizer file is cut off or of another kind",
+            format!("the end of the file in token {id}"),
+        )
     };
     // The stored maximum length is skipped; it is computed below instead.
     let (_, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(|| cut_off(0))?;
@@ -110,7 +113,7 @@ impl Tokenizer for Llama2cTokenizer {
         Ok(Some(stretches))
     }
 
-    /// The two special tokens of Llama 2's format. Each piece between them is encoded as a separate text.
+    /// Encodes the two special tokens of Llama 2's format as tokens, and each piece between them as a separate text.
     fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         let mut rest = text;
@@ -145,7 +148,7 @@ impl Tokenizer for Llama2cTokenizer {
     fn label(&self, id: u32) -> String {
         match (id, self.token(id)) {
             (_, None) => label::unknown(id),
-            // The file has line feeds around them, for run.c to print.
+            // The file has line feeds around `<s>` and `</s>`, because run.c prints them.
             (BOS | EOS, Some(token)) => label::of_bytes(token.trim_ascii()),
             (_, Some(token)) => match label::byte_token(token) {
                 Some(byte) => label::of_bytes(&[byte]),

@@ -135,8 +135,8 @@ impl Piece {
 pub const MAX_TEXT: usize = 4 << 20;
 
 /// Checks that a text of this size may be split into tokens, which takes hundreds of times as much memory. A model with
-/// a context of `context` tokens cannot read more than that many of its longest tokens. Without a context the limit is
-/// [`MAX_TEXT`].
+/// a context of `context` tokens cannot read a text that is longer than `context` times the longest token. Without a
+/// context the limit is [`MAX_TEXT`].
 ///
 /// # Errors
 /// Returns [`llama_trace_core::error::Error::Prompt`] if the text is too long.
@@ -144,7 +144,8 @@ pub fn check_length(tokenizer: &dyn Tokenizer, bytes: usize, context: Option<usi
     let wrong = |what: &str, expected: String| {
         Error::prompt(what).expected(expected).found(format!("{bytes} bytes")).next("give a shorter text")
     };
-    // Every token has at least one byte. Only if that could exceed the context, the longest token is computed.
+    // Every token has at least one byte, so a text of at most `context` bytes always fits. The longest token is
+    // computed only for longer texts.
     if let Some(context) = context.filter(|&context| context < bytes) {
         let longest = tokenizer.longest();
         let most = context.saturating_mul(longest);
@@ -235,7 +236,7 @@ const MAX_JSON: u64 = 64 << 20;
 /// The maximum number of tokens in a vocabulary, which is also the maximum number of rows in an embedding table.
 const MAX_VOCAB: usize = 1 << 20;
 
-/// The settings of the files beside the tokenizer's file at `path`, if the file has one of transformers' names.
+/// The settings of the files beside the tokenizer's file at `path`, if this file has a name that transformers uses.
 fn beside(path: &Path) -> Result<Option<Beside>> {
     match path.file_name().and_then(|name| name.to_str()) {
         Some("tokenizer.json" | "tokenizer.model") => Beside::read(folder_of(path)),
@@ -288,7 +289,8 @@ fn bounded(tokenizer: Box<dyn Tokenizer>, place: &str) -> Box<dyn Tokenizer> {
     Box::new(Bounded::new(tokenizer, place))
 }
 
-/// Checks that every id of `tokenizer` is in the model. There may be fewer ids, because tables are padded.
+/// Checks that every id of `tokenizer` is in the model. There may be fewer ids than rows in the model, because
+/// embedding tables are often padded.
 fn fitting(
     tokenizer: Box<dyn Tokenizer>,
     model: Option<&ModelConfig>,

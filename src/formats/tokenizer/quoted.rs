@@ -75,7 +75,7 @@ impl<'t> Quoted<'t> {
     /// The length of the special token at `at`, if there is one and it is not quoted.
     fn special_at(&self, text: &str, at: usize) -> Option<usize> {
         let (length, _) = self.names.at_start(&text[at..])?;
-        // Only a name of one character is still complete when it is quoted.
+        // The mark comes after the first character, so only a name of one character is still found when it is quoted.
         let quoted = text[at..].chars().nth(1) == Some(self.mark);
         (!quoted).then_some(length)
     }

@@ -1,7 +1,7 @@
 //! SentencePiece's tokenizer.model of Llama 1 and 2: pieces with scores, of type BPE.
 //!
 //! The file is a protocol buffer, `ModelProto` of sentencepiece_model.proto. Only the fields that affect ids are read.
-//! In the pieces a space is written `▁`, and one is added before the text.
+//! In the pieces, a space is written `▁`. A space is added before the text.
 
 mod proto;
 
@@ -80,7 +80,8 @@ type Wrong = (String, String);
 /// Reads a tokenizer.model found at `place`.
 ///
 /// # Errors
-/// Returns [`Error::Model`] if the file is damaged, or if its kind would give other ids than SentencePiece's.
+/// Returns [`Error::Model`] if the file is damaged, or if this program would compute other ids for it than
+/// SentencePiece.
 pub(super) fn parse(bytes: &[u8], place: &str) -> Result<SentencePiece> {
     let made = read(bytes).map(|(pieces, settings)| {
         let pieces: Vec<Piece> = pieces.into_iter().map(|(piece, _)| piece).collect();
@@ -237,7 +238,7 @@ fn normalizer_spec(bytes: &[u8], settings: &mut Settings) -> std::result::Result
     Ok(())
 }
 
-/// Rejects settings that would give other ids than those computed here.
+/// Rejects settings with which SentencePiece would give other ids than this program.
 fn refuse(settings: &Settings) -> std::result::Result<(), Wrong> {
     if settings.model_type != 2 {
         let kind = match settings.model_type {
@@ -345,7 +346,7 @@ impl Tokenizer for SentencePiece {
 /// SentencePiece's `Decode`, piece by piece.
 struct Stream<'a> {
     tokenizer: &'a SentencePiece,
-    /// Whether there was no text yet. A space then is the one that encoding added.
+    /// Whether no text came yet. Then a space at the beginning was added by encoding.
     beginning: bool,
 }
 

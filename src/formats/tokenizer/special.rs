@@ -1,4 +1,4 @@
-//! Special tokens in a text: `<|eot_id|>` is one token, not eleven characters.
+//! Special tokens in a text: `<|eot_id|>` is one token, not ten characters.
 
 use std::collections::HashMap;
 

@@ -79,8 +79,8 @@ const LENGTH: usize = 64 << 10;
 struct Symbol {
     /// The byte offset of its start.
     from: u32,
-    /// The byte offset of its end. The highest bit marks a symbol that is never merged. Compact, because long texts
-    /// have millions of symbols.
+    /// The byte offset of its end. The highest bit marks a symbol that is never merged. The struct is compact, because
+    /// long texts have millions of symbols.
     to: u32,
 }
 
@@ -178,8 +178,8 @@ impl Pieces {
         self.split_by(LENGTH, text, ids)
     }
 
-    /// The same, about `length` bytes at a time. The text is cut between characters that are adjacent in no piece,
-    /// because these are never merged.
+    /// [`Self::split`], about `length` bytes at a time. The text is cut between characters that are adjacent in no
+    /// piece, because these are never merged.
     fn split_by(&self, length: usize, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         let mut rest = text;
         while !rest.is_empty() {

@@ -28,8 +28,8 @@ use crate::files::{Beside, printable};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::threads::prelude::*;
 
-/// The maximum size of a token in bytes, and of all tokens. Finding the parts of a token takes its length squared.
-/// Llama 3's have up to 128, and 0.8 MB.
+/// The maximum size of a token in bytes, and of all tokens. The time to find the parts of a token grows with the square
+/// of its length. Llama 3's tokens have up to 128 bytes, and 0.8 MB in all.
 const MAX_BYTES: (usize, usize) = (256, 16 << 20);
 /// The number of special tokens, which follow the ranks.
 const SPECIALS: u32 = 256;
@@ -77,8 +77,8 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, u32)> {
 /// those of 3.1 and later.
 ///
 /// # Errors
-/// Returns [`Error::Model`] if a line is not a token with its rank, or if a token is too long. The same if a rank or a
-/// token is missing or repeated, or if a byte has no token.
+/// Returns [`Error::Model`] if a line is not a token with its rank, a token is too long, a rank or a token is missing
+/// or repeated, or a byte has no token.
 pub(super) fn parse(bytes: &[u8], llama_3: bool, place: &str) -> Result<HfTokenizer> {
     parse_with(bytes, &names(if llama_3 { LLAMA_3 } else { LLAMA_3_1 }), place)
 }
@@ -128,8 +128,8 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
     let lengths = || lines.iter().map(|(token, _)| token.len());
     let (longest, bytes) = (lengths().max().unwrap_or(0), lengths().sum::<usize>());
     if longest > MAX_BYTES.0 || bytes > MAX_BYTES.1 {
-        let expected = format!("tokens of at most {} bytes, {} in all", MAX_BYTES.0, MAX_BYTES.1);
-        return Err(wrong(&expected, format!("up to {longest} bytes, {bytes} in all")));
+        let expected = format!("tokens of at most {} bytes, {} bytes in all", MAX_BYTES.0, MAX_BYTES.1);
+        return Err(wrong(&expected, format!("up to {longest} bytes, {bytes} bytes in all")));
     }
     let tokens: Vec<String> = lines.iter().map(|(token, _)| spelt(token)).collect();
     let ranks: Vocab = tokens.iter().cloned().zip(0..).collect();
@@ -158,7 +158,7 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
     parts.build(place)
 }
 
-/// For each token, the last two parts that merging makes it from, if it does. They are spelt in GPT-2's alphabet.
+/// For each token that merging can make, the two parts of its last merge. They are spelt in GPT-2's alphabet.
 fn merges(tokens: &[String], ranks: &Vocab) -> Merges {
     let last = |token: &String| {
         let join = |left: Span, right: Span| {

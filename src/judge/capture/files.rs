@@ -16,7 +16,7 @@ pub(crate) fn npy_files(path: &Path) -> Vec<String> {
     names
 }
 
-/// Adds the files below the folder at `path`, whose own name is `above`.
+/// Adds the files below the folder at `path`. `above` is the folder's own path below the first folder.
 fn walk(path: &Path, above: &str, depth: usize, names: &mut Vec<String>) {
     let Ok(entries) = std::fs::read_dir(path) else { return };
     for entry in entries.flatten() {

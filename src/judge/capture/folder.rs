@@ -1,4 +1,4 @@
-//! A folder of `export` or of a capture script as a run for `diff`.
+//! A folder that `export` or a capture script wrote, as a run for `diff`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use llama_trace_formats::files::read_text;
 /// The largest manifest.json or capture.toml that is read, in bytes.
 const LIMIT: u64 = 256 << 20;
 
-/// A folder of `export` or of a capture script. Each sequence numbers its own passes.
+/// A folder that `export` or a capture script wrote. Each sequence numbers its own passes.
 pub struct Folder {
     path: PathBuf,
     says: Says,
@@ -45,13 +45,13 @@ impl Folder {
             let found = if path.exists() { "a file" } else { "nothing" };
             return Err(Error::model("there is no run at this path")
                 .in_file(path)
-                .expected("a trace that `llama-trace record` wrote, or a folder of `llama-trace export` or a capture script")
+                .expected("a trace that `llama-trace record` wrote, or a folder that `llama-trace export` or a capture script wrote")
                 .found(found)
                 .next("check the path"));
         }
         let [manifest, capture] = ["manifest.json", "capture.toml"].map(|name| path.join(name));
         let wrong = |file: &Path, found: String| {
-            let expected = "what `llama-trace export` or a capture script wrote";
+            let expected = "a file that `llama-trace export` or a capture script wrote";
             let next = match found.ends_with(NEWER) {
                 true => "use a newer llama-trace",
                 false => "write the folder again, or correct the file",
@@ -135,7 +135,8 @@ impl Folder {
         })
     }
 
-    /// Returns whether the stage has a file of its own in this pass, and not one that all passes share.
+    /// Returns whether the stage has its own file in this pass; a file that all passes share does not count after pass
+    /// 0.
     fn writes(&self, site: Site) -> bool {
         let file = self.file(site);
         file.is_file() && (site.pass == 0 || file != self.file(Site { pass: 0, ..site }))

@@ -42,7 +42,7 @@ pub(crate) struct Capture {
     _format: String,
     #[serde(rename = "version")]
     _version: u64,
-    /// The run's name, for people.
+    /// The run's name, for display.
     #[serde(default)]
     name: String,
     /// f32, bf16, f16 or q8.
@@ -50,11 +50,12 @@ pub(crate) struct Capture {
     /// The KV cache's number type: f32, f16 or bf16.
     cache: Option<String>,
     prompt: Option<String>,
-    /// Settings of the model, under the names of a manifest's `card.config`. Those that are stated are compared.
+    /// Settings of the model, under the names of a manifest's `card.config`. Only the settings that are stated are
+    /// compared.
     #[serde(default)]
     config: Map<String, Value>,
     passes: Vec<PassRead>,
-    /// The number of layers that ran, if not all. Later stages are not compared.
+    /// The number of layers that ran, if not all. Stages after these layers are not compared.
     layers: Option<usize>,
     /// For each stage: its file and memory layout, if they are not those of `export`.
     #[serde(default)]
@@ -130,20 +131,21 @@ impl Capture {
             // Both have 16 bits. bfloat16 has the shorter mantissa, so its tolerance holds for both.
             Some("bf16" | "f16") => Some(Precision::Bf16),
             Some("q8") => Some(Precision::Q8 { group: DEFAULT_GROUP }),
-            Some(other) => return Err(format!("precision `{other}`: f32, bf16, f16 or q8")),
+            Some(other) => return Err(format!("precision `{other}` is not known: use f32, bf16, f16 or q8")),
         };
         let cache = match &self.cache {
             None => None,
-            Some(name) => {
-                Some(CacheDtype::from_name(name).ok_or_else(|| format!("cache `{name}`: f32, f16 or bf16"))?)
-            }
+            Some(name) => Some(
+                CacheDtype::from_name(name)
+                    .ok_or_else(|| format!("cache `{name}` is not known: use f32, f16 or bf16"))?,
+            ),
         };
         let (mut passes, mut end) = (Vec::new(), 0);
         for (number, pass) in self.passes.iter().enumerate() {
             let tokens = pass.tokens.len();
             if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
                 return Err(format!(
-                    "pass {number}: start = {} with {tokens} tokens, but the passes before it end at {end}; each pass has a token, there is no gap between passes, and all passes together have at most {TOKENS} tokens",
+                    "pass {number}: start = {} with {tokens} tokens, but the passes before it end at {end}; each pass has at least one token, there is no gap between passes, and all passes together have at most {TOKENS} tokens",
                     pass.start
                 ));
             }
@@ -204,13 +206,13 @@ impl Capture {
     }
 
     /// Why a stage that is missing in the folder at `path` should be there: the map names its file, and other stages of
-    /// the same layer and pass have their files. A layer or pass without any file may have been left out.
+    /// the same layer and pass have their files. A layer or pass without any file may be left out on purpose.
     pub(crate) fn unwritten(&self, path: &Path, site: Site) -> Option<String> {
         let file = self.layout(site)?.file.as_ref()?;
         let alike = |stage: &&Stage| **stage != site.stage && stage.in_layer() == site.layer.is_some();
         let there = |stage: &Stage| {
             let other = self.file(site.other(*stage));
-            // A file that layers or passes share says nothing about this one.
+            // A file that layers or passes share does not show that this layer and pass were written.
             let elsewhere = [
                 Site { layer: site.layer.map(|layer| layer + 1), ..site.other(*stage) },
                 Site { pass: site.pass + 1, ..site.other(*stage) },
@@ -310,7 +312,8 @@ pub fn config_of(about: &About, keys: usize) -> Result<ModelConfig, String> {
     Ok(config)
 }
 
-/// The path of a site: `{pass}` and `{layer}` are replaced, `{layer:02}` with at least two digits, `{layer+1}` counted from 1.
+/// The path of a site. `{pass}` and `{layer}` are replaced by numbers: `{layer:02}` has at least two digits,
+/// `{layer+1}` counts from 1.
 pub(crate) fn named(name: &str, site: Site) -> PathBuf {
     fill(&in_pass(name, site.pass), "layer", site.layer).into()
 }
@@ -348,7 +351,7 @@ fn digits(inside: &str, place: &str, number: Option<usize>) -> Option<String> {
         }
         _ => return None,
     };
-    // A number below 0 names no file.
+    // A number below 0 is written too; no file has that name.
     let written = |number: usize| format!("{:0width$}", (number as isize).saturating_add(more));
     Some(number.map_or_else(String::new, written))
 }
@@ -391,14 +394,14 @@ mod tests {
         let about = |more: &str| read(more).unwrap().about(Path::new("."));
         assert_eq!(about("").unwrap().cache, None);
         assert_eq!(about("cache = 'f16'").unwrap().cache, Some(CacheDtype::F16));
-        assert_eq!(about("cache = 'q8'").unwrap_err(), "cache `q8`: f32, f16 or bf16");
+        assert_eq!(about("cache = 'q8'").unwrap_err(), "cache `q8` is not known: use f32, f16 or bf16");
         // The message says what is wrong, which keys are allowed, and where the mistake is.
         let wrong = read("stages.xq = 3").unwrap_err();
         let keys = "a table with file, layers, columns, axes, pairs, times, plus, minus or maybe";
         assert!(wrong.contains(&format!("invalid type: integer `3`, expected {keys}")), "{wrong}");
         assert!(wrong.contains("(line "), "{wrong}");
         let wrong = read("stages.xq = { file = 'q.npy', maybe = ['xw'] }").unwrap_err();
-        assert!(wrong.contains("there is no stage `xw` that xq may be as well"), "{wrong}");
+        assert!(wrong.contains("`maybe` of xq names `xw`, but there is no such stage"), "{wrong}");
         let later = "[[passes]]\nstart = 3\ntokens = [1]";
         let text = format!(
             "format = \"llama-trace capture\"\nversion = 1\n[[passes]]\nstart = 0\ntokens = [1, 2]\n{later}"

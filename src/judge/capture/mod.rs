@@ -1,6 +1,6 @@
-//! The capture format: a folder of `.npy` files that another runtime wrote, and its capture.toml, which says which stage
-//! each file holds and in which memory layout. A folder of `llama-trace export` is read the same way, by its
-//! manifest.json.
+//! The capture format: a folder of `.npy` files that another runtime wrote, and its capture.toml, which says which
+//! stage each file holds and in which memory layout. A folder that `llama-trace export` wrote is read in the same way,
+//! with its manifest.json.
 //!
 //! | to | use |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! A folder of `export` or of a capture script as a recorded run for the viewer, `log` and `export`.
+//! A folder that `export` or a capture script wrote, as a recorded run for the viewer, `log` and `export`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use llama_trace_core::trace::{Frame, FrameData, ModelCard, Run, Site, Stage, Sta
 use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Branch, Kept};
 
-/// A folder of `export` or of a capture script, open as a recorded run.
+/// A folder that `export` or a capture script wrote, open as a recorded run.
 pub struct RecordedFolder {
     folder: Folder,
     place: String,
@@ -140,7 +140,7 @@ fn passes_of(
         let dims = pass.dims;
         if dims.start != end {
             return Err(format!(
-                "pass {} after {} tokens, but {end} tokens were read before it",
+                "pass {} starts after {} tokens, but {end} tokens were read before it",
                 dims.pass, dims.start
             ));
         }

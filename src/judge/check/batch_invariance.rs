@@ -3,7 +3,7 @@
 use super::row_hashes::{RowHasher, RowHashes};
 use super::{Check, Runs};
 use llama_trace_core::error::Result;
-use llama_trace_engine::backend::{Backend, Span};
+use llama_trace_engine::backend::Span;
 use llama_trace_engine::model::{Activations, KvCache, pass};
 
 /// Tokens that the second sequence reads in the second pass: as many as one matrix unit handles.
@@ -14,7 +14,7 @@ const MANY: usize = 16;
 ///
 /// # Errors
 /// The errors of the backend, and a stop request.
-pub(super) fn check<B: Backend>(runs: &Runs<'_, B>) -> Result<Check> {
+pub(super) fn check(runs: &Runs<'_>) -> Result<Check> {
     let (ids, context) = (runs.ids, runs.model.config.context);
     let all = ids.len();
     let lengths = [[all, 1], [1, MANY], [all.div_ceil(2), 1]];
@@ -32,16 +32,12 @@ pub(super) fn check<B: Backend>(runs: &Runs<'_, B>) -> Result<Check> {
 }
 
 /// The row hashes of both passes over `sequences`.
-fn run<B: Backend>(
-    runs: &Runs<'_, B>,
-    lengths: &[[usize; 2]],
-    sequences: &[usize],
-) -> Result<Vec<RowHashes>> {
+fn run(runs: &Runs<'_>, lengths: &[[usize; 2]], sequences: &[usize]) -> Result<Vec<RowHashes>> {
     let model = runs.model;
     let cache = |&sequence: &usize| {
-        KvCache::with_capacity(&model.config, &model.backend, lengths[sequence].iter().sum())
+        KvCache::with_capacity(&model.config, &*model.backend, lengths[sequence].iter().sum())
     };
-    let mut caches: Vec<KvCache<B>> = sequences.iter().map(cache).collect::<Result<_>>()?;
+    let mut caches: Vec<KvCache> = sequences.iter().map(cache).collect::<Result<_>>()?;
     let mut work = Activations::new(model)?;
     let mut hashes = Vec::new();
     for pass in 0..2 {

@@ -9,7 +9,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::{Exact, Fold, Folder, Held, Numbers, Place, Rule, Rules, SiteRules};
 use llama_trace_core::stop::Stop;
 use llama_trace_core::trace::{Site, Stage, WeightRows};
-use llama_trace_engine::backend::{Backend, WholeRows};
+use llama_trace_engine::backend::WholeRows;
 use llama_trace_engine::model::Model;
 
 /// Cells per work item of a thread.
@@ -46,8 +46,8 @@ pub struct Nothing;
 impl Change for Nothing {}
 
 /// The cells of a stage and their operands.
-pub struct Cells<'a, B: Backend> {
-    model: &'a Model<B>,
+pub struct Cells<'a> {
+    model: &'a Model,
     site: Site,
     whole: bool,
     rules: SiteRules<'a>,
@@ -75,13 +75,13 @@ pub fn rows(site: Site, rules: &SiteRules, sample: Sample) -> Vec<Range<usize>> 
     }
 }
 
-impl<'a, B: Backend> Cells<'a, B> {
+impl<'a> Cells<'a> {
     /// The cells of `site`, whose rules are in `rules`; `held` has the stages of their operands.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is no rule for them.
     pub fn new(
-        model: &'a Model<B>,
+        model: &'a Model,
         rules: &'a Rules,
         site: Site,
         held: Held<'a>,

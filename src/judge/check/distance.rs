@@ -167,7 +167,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    pub(super) fn new(name: &str, backend: &impl Backend) -> Self {
+    pub(super) fn new(name: &str, backend: &dyn Backend) -> Self {
         let judge = Judge::of(backend.precision());
         Self {
             judge,

@@ -9,7 +9,6 @@ use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Cell, Place, Rules};
 use llama_trace_core::trace::{Frame, PassDims, Recorder, Select, Site, Values};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Sampler, Session};
 use llama_trace_engine::model::Model;
 
@@ -35,7 +34,7 @@ fn bound(precision: Precision, cache: CacheDtype) -> f64 {
 ///
 /// # Errors
 /// The errors of either backend, and a stop request.
-pub(super) fn check<B: Backend, C: Backend>(runs: &Runs<'_, B>, processor: &Model<C>) -> Result<Check> {
+pub(super) fn check(runs: &Runs<'_>, processor: &Model) -> Result<Check> {
     let model = runs.model;
     let mut check = Check::new("float32", bound(model.backend.precision(), model.backend.cache_dtype()));
     let mut rules = Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING);
@@ -58,9 +57,9 @@ pub(super) fn check<B: Backend, C: Backend>(runs: &Runs<'_, B>, processor: &Mode
 }
 
 /// Runs `ids` on both, and passes each pair of frames to `see` as it arrives.
-fn one_pass<B: Backend, C: Backend>(
-    ours: &mut Session<'_, B>,
-    its: &mut Session<'_, C>,
+fn one_pass(
+    ours: &mut Session<'_>,
+    its: &mut Session<'_>,
     ids: &[u32],
     dims: PassDims,
     see: &mut dyn FnMut(&Frame, &Frame),

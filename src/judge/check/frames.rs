@@ -14,7 +14,6 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::{Cell, Place, Rules};
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Frame, PassDims, Recorder, Select, Site, Stage, Values};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::{derive, is_derived};
 
@@ -32,15 +31,15 @@ pub(super) struct Found {
 }
 
 /// Receives the frames as they arrive.
-struct FrameChecker<'a, 'm, B: Backend> {
-    runs: &'a Runs<'m, B>,
+struct FrameChecker<'a, 'm> {
+    runs: &'a Runs<'m>,
     rules: Rules,
     dims: PassDims,
     frames: Frames,
     hashes: RowHashes,
     derived: Check,
     float64: Verdict,
-    kernels: Kernels<'m, B>,
+    kernels: Kernels<'m>,
     sample: Sample,
     rows: (usize, usize),
     /// The error after which frames are ignored.
@@ -48,8 +47,8 @@ struct FrameChecker<'a, 'm, B: Backend> {
 }
 
 /// Runs the passes with a recorder, and recomputes every stage.
-pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Result<Found> {
-    let model: &'m Model<B> = runs.model;
+pub(super) fn record<'m>(runs: &Runs<'m>, sample: &Sample) -> Result<Found> {
+    let model: &'m Model = runs.model;
     let checker = RefCell::new(FrameChecker {
         runs,
         rules: Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING),
@@ -57,7 +56,7 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
         frames: Frames::new(),
         hashes: RowHashes::default(),
         derived: Check::new("derived", 0.0),
-        float64: Verdict::new("float64", &model.backend),
+        float64: Verdict::new("float64", &*model.backend),
         kernels: Kernels::new(model, *sample),
         sample: *sample,
         rows: (0, 0),
@@ -80,7 +79,7 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
     Ok(Found { logits, hashes, derived, float64, kernels: kernels.finish(&rules), rows, passes })
 }
 
-impl<B: Backend> FrameChecker<'_, '_, B> {
+impl FrameChecker<'_, '_> {
     fn begin(&mut self, dims: PassDims, random: Option<f64>) {
         self.dims = dims;
         self.rules.push(dims, random);
@@ -146,7 +145,7 @@ impl<B: Backend> FrameChecker<'_, '_, B> {
 
     /// Derives the derivable stages, and compares them with those of the pass.
     fn derive(&mut self, sites: &[Site]) -> Result<()> {
-        let backend = &self.runs.model.backend;
+        let backend = &*self.runs.model.backend;
         for &site in sites.iter().filter(|site| is_derived(backend, site.stage)) {
             let frames = &self.frames;
             let mut input = |site: Site| {

@@ -14,14 +14,14 @@ use llama_trace_core::explain::{Cell, Exact, Place, Rules};
 use llama_trace_core::ops;
 use llama_trace_core::trace::{Frame, PassDims, Site, Stage};
 use llama_trace_engine::backend::{
-    AttentionShape, Backend, NoSink, Operation, PassRows, REORDER_TOLERANCE, Span,
+    AttentionShape, Backend, Buffer, Input, NoSink, Operation, Pass, PassRows, REORDER_TOLERANCE, Span,
 };
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::{derive, values};
 
 /// One kernel and its check.
-struct One<B> {
-    backend: B,
+struct One {
+    backend: Box<dyn Backend>,
     check: Check,
     /// For bfloat16 products summed in another order: the number of values, and the number of values that differ.
     rounded: (usize, usize),
@@ -30,15 +30,15 @@ struct One<B> {
 }
 
 /// All kernels.
-pub(super) struct Kernels<'m, B: Backend> {
-    model: &'m Model<B>,
+pub(super) struct Kernels<'m> {
+    model: &'m Model,
     sample: Sample,
-    all: Vec<One<B>>,
+    all: Vec<One>,
 }
 
-impl<'m, B: Backend> Kernels<'m, B> {
-    pub(super) fn new(model: &'m Model<B>, sample: Sample) -> Self {
-        let one = |backend: B| {
+impl<'m> Kernels<'m> {
+    pub(super) fn new(model: &'m Model, sample: Sample) -> Self {
+        let one = |backend: Box<dyn Backend>| {
             let check = Check::new(format!("kernel:{}", backend.kernel_name()), 0.0);
             One { backend, check, rounded: (0, 0), first: None }
         };
@@ -88,7 +88,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         for run in self.sample.of(number(site), outputs) {
             let plain = plain::products(self.model, matrix, run.clone(), x, inputs)?;
             for one in &mut self.all {
-                let backend = &one.backend;
+                let backend = &*one.backend;
                 backend.stop().check()?;
                 let cut = backend.cut(whole, run.clone())?;
                 let mut out = backend.buffer(dims.tokens * run.len())?;
@@ -147,7 +147,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         let window = site.layer.and_then(|layer| sizes.window_of(layer));
         let shape = AttentionShape { heads, kv_heads, head_dim, window };
         let (q, row) = (values(q), kv_heads * head_dim);
-        let keeps = |backend: &B| backend.bit_exact(Operation::Attention);
+        let keeps = |backend: &dyn Backend| backend.bit_exact(Operation::Attention);
         self.each_in_order(rules, site, plain, keeps, |backend| {
             let all = pass(backend, PassDims { pass: 0, start: 0, tokens: dims.keys() })?;
             let cache = |x: &[f32]| {
@@ -205,7 +205,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         rules: &Rules,
         site: Site,
         plain: &[f32],
-        run: impl Fn(&B) -> Result<Vec<f32>>,
+        run: impl Fn(&dyn Backend) -> Result<Vec<f32>>,
     ) -> Result<()> {
         self.each_in_order(rules, site, plain, |_| true, run)
     }
@@ -216,13 +216,13 @@ impl<'m, B: Backend> Kernels<'m, B> {
         rules: &Rules,
         site: Site,
         plain: &[f32],
-        keeps: impl Fn(&B) -> bool,
-        run: impl Fn(&B) -> Result<Vec<f32>>,
+        keeps: impl Fn(&dyn Backend) -> bool,
+        run: impl Fn(&dyn Backend) -> Result<Vec<f32>>,
     ) -> Result<()> {
         for one in &mut self.all {
             one.backend.stop().check()?;
-            let found = run(&one.backend)?;
-            if !keeps(&one.backend) {
+            let found = run(&*one.backend)?;
+            if !keeps(&*one.backend) {
                 let mut sums = Sums::default();
                 for (i, (found, plain)) in found.iter().zip(plain).enumerate() {
                     let value = f64::from(*plain);
@@ -251,7 +251,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
     }
 }
 
-impl<B: Backend> One<B> {
+impl One {
     /// Adds the products (tokens, rows) of some rows of a matrix with `outputs` rows.
     fn see(
         &mut self,
@@ -295,7 +295,7 @@ impl<B: Backend> One<B> {
     }
 }
 
-impl<B: Backend> One<B> {
+impl One {
     fn finish(mut self, rules: &Rules) -> Check {
         if let (Some(first), (count, others)) = (self.first, self.rounded) {
             let share = others as f64 / count as f64;
@@ -318,14 +318,14 @@ fn activations(rules: &Rules, site: Site, frames: &Frames) -> Option<Arc<Frame>>
 }
 
 /// A buffer with these values.
-fn written<B: Backend>(backend: &B, x: &[f32]) -> Result<B::Buffer> {
+fn written(backend: &dyn Backend, x: &[f32]) -> Result<Buffer> {
     let mut buffer = backend.buffer(x.len())?;
     backend.write(x, &mut buffer)?;
     Ok(buffer)
 }
 
 /// The first `count` values of a buffer.
-fn read<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<Vec<f32>> {
+fn read(backend: &dyn Backend, buffer: &Buffer, count: usize) -> Result<Vec<f32>> {
     let mut values = Vec::with_capacity(count);
     backend.read(buffer, 0..count, &mut |seen| {
         values.extend_from_slice(seen);
@@ -335,7 +335,7 @@ fn read<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<Vec
 }
 
 /// A pass over one sequence with dummy ids.
-fn pass<B: Backend>(backend: &B, dims: PassDims) -> Result<B::Pass> {
+fn pass(backend: &dyn Backend, dims: PassDims) -> Result<Pass> {
     let mut pass = backend.new_pass()?;
     let span = Span { sequence: 0, start: dims.start, tokens: dims.tokens };
     backend.begin_pass(&vec![0; dims.tokens], &[span], &[], &mut pass)?;
@@ -343,7 +343,7 @@ fn pass<B: Backend>(backend: &B, dims: PassDims) -> Result<B::Pass> {
 }
 
 /// `x` (tokens, width), prepared for products.
-fn prepared<B: Backend>(backend: &B, dims: PassDims, x: &[f32], width: usize) -> Result<B::Input> {
+fn prepared(backend: &dyn Backend, dims: PassDims, x: &[f32], width: usize) -> Result<Input> {
     let mut input = backend.input();
     backend.prepare(&written(backend, x)?, width, &pass(backend, dims)?, &PassRows::All, &mut input)?;
     Ok(input)

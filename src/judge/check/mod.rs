@@ -33,7 +33,7 @@ use rayon::ThreadPoolBuilder;
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Address, NoProbe, PassDims, Probe, Site, Sizes, Stage, Step};
-use llama_trace_engine::backend::{Backend, cpu};
+use llama_trace_engine::backend::cpu;
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
@@ -138,32 +138,15 @@ pub fn layers(layers: usize) -> usize {
 /// The sampler settings of the runs; temperature, top-k and top-p all have an effect.
 const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1 };
 
-/// Checks `model`.
+/// Checks `model`. A model on another device than the processor is also compared with `processor`, the same model on
+/// the processor in float32.
 ///
 /// # Errors
 /// [`Error::Prompt`] if the ids cannot be run, [`Error::Interrupted`] after a stop request, and the errors of the
 /// backend. A failed check is no error.
-pub fn run<B: Backend>(model: &Model<B>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Report> {
-    all(model, None::<&Model<B>>, plan, progress)
-}
-
-/// [`run`] for a model on another device than the processor. It is also compared with `processor`, the same model on
-/// the processor in float32.
-///
-/// # Errors
-/// Those of [`run`].
-pub fn run_beside<B: Backend, C: Backend>(
-    model: &Model<B>,
-    processor: &Model<C>,
-    plan: &Plan<'_>,
-    progress: Progress<'_>,
-) -> Result<Report> {
-    all(model, Some(processor), plan, progress)
-}
-
-fn all<B: Backend, C: Backend>(
-    model: &Model<B>,
-    processor: Option<&Model<C>>,
+pub fn run(
+    model: &Model,
+    processor: Option<&Model>,
     plan: &Plan<'_>,
     progress: Progress<'_>,
 ) -> Result<Report> {
@@ -189,7 +172,7 @@ fn all<B: Backend, C: Backend>(
 ///
 /// # Errors
 /// [`Error::Prompt`] if there is not enough free memory.
-fn room<B: Backend>(model: &Model<B>, tokens: usize) -> Result<()> {
+fn room(model: &Model, tokens: usize) -> Result<()> {
     let (sizes, dims) = (Sizes { layers: 1, ..model.sizes() }, PassDims { pass: 0, start: 0, tokens });
     let bytes = |site: &Site| {
         let lengths = site.stage.axes().iter().map(|&axis| sizes.axis(axis, dims));
@@ -208,14 +191,14 @@ fn room<B: Backend>(model: &Model<B>, tokens: usize) -> Result<()> {
 }
 
 /// The model, and the progress of its runs.
-struct Runs<'a, B: Backend> {
-    model: &'a Model<B>,
+struct Runs<'a> {
+    model: &'a Model,
     ids: &'a [u32],
     done: AtomicUsize,
     progress: Progress<'a>,
 }
 
-impl<B: Backend> Runs<'_, B> {
+impl Runs<'_> {
     /// The number of decode passes that fit in the context.
     fn decodes(&self) -> usize {
         DECODES.min(self.model.config.context.saturating_sub(self.ids.len()))
@@ -296,7 +279,7 @@ impl<B: Backend> Runs<'_, B> {
 }
 
 /// Checks that logits are equal with and without a recorder.
-fn recorded<B: Backend>(run: &Runs<'_, B>, plain: &[Vec<u32>], recorded: &[Vec<u32>]) -> Check {
+fn recorded(run: &Runs<'_>, plain: &[Vec<u32>], recorded: &[Vec<u32>]) -> Check {
     let mut check = Check::new("recorded", 0.0);
     for (pass, (plain, recorded)) in plain.iter().zip(recorded).enumerate() {
         let different = plain.iter().zip(recorded).enumerate().filter(|(_, (a, b))| a != b);

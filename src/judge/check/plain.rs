@@ -10,7 +10,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::explain::Place;
 use llama_trace_core::ops;
 use llama_trace_core::ops::quantize::Quantized;
-use llama_trace_engine::backend::{Backend, WholeRows};
+use llama_trace_engine::backend::WholeRows;
 use llama_trace_engine::model::Model;
 
 /// Products of all tokens with some rows of a matrix, (rows, tokens), computed by [`ops::matmul`] and
@@ -23,8 +23,8 @@ pub(super) struct Products {
 }
 
 /// The products of `x` (tokens, inputs) with `rows` of `matrix`.
-pub(super) fn products<B: Backend>(
-    model: &Model<B>,
+pub(super) fn products(
+    model: &Model,
     matrix: Place,
     rows: Range<usize>,
     x: &[f32],

@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::Check;
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Address, Axis, PassDims, Probe, Site, Stage, Step, Values};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
 /// A hash of each row of each site. Rows with different bits have different hashes, except for one case in 2⁶⁴.
@@ -78,7 +77,7 @@ impl RowHashes {
     }
 
     /// Adds to `check` the number of rows that differ in `other`, and the first address.
-    pub(super) fn compare<B: Backend>(&self, other: &Self, model: &Model<B>, check: &mut Check) {
+    pub(super) fn compare(&self, other: &Self, model: &Model, check: &mut Check) {
         let missing = Vec::new();
         let mut sites: Vec<_> = self.0.iter().collect();
         sites.sort_unstable_by_key(|(site, _)| (site.pass, order(**site)));
@@ -102,7 +101,7 @@ fn order(site: Site) -> (usize, Stage) {
 }
 
 /// The address of row `row` of the `rows` of `site`: an index on each axis except the last.
-fn address<B: Backend>(model: &Model<B>, site: Site, rows: usize, row: usize) -> Address {
+fn address(model: &Model, site: Site, rows: usize, row: usize) -> Address {
     let axes = site.stage.axes();
     let sizes = model.sizes();
     // Only the token and key axes vary between passes. Their length follows from the number of rows divided by the

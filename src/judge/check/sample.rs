@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Recomputed rows per matrix, at least.
+/// The minimum number of recomputed rows of a matrix.
 pub const ROWS: usize = 256;
 
 /// Length of a run of consecutive rows, which fills the kernels' tiles.
@@ -16,7 +16,8 @@ pub const TOGETHER: usize = 64;
 pub enum Sample {
     /// All rows.
     All,
-    /// [`ROWS`] of each matrix, selected by this seed; all rows of smaller matrices.
+    /// [`ROWS`] rows of each matrix that has more than twice as many, selected by this seed; all rows of smaller
+    /// matrices.
     Seeded(u64),
 }
 

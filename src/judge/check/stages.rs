@@ -9,7 +9,6 @@ use super::sample::Sample;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::{Held, Numbers, Place, Rules};
 use llama_trace_core::trace::{Frame, Site, Values};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
 /// The frames in memory.
@@ -20,8 +19,8 @@ pub(super) type Frames = HashMap<Site, Arc<Frame>>;
 ///
 /// # Errors
 /// The errors of the backend, and a stop request.
-pub(super) fn distance<B: Backend>(
-    model: &Model<B>,
+pub(super) fn distance(
+    model: &Model,
     rules: &Rules,
     site: Site,
     frames: &Frames,

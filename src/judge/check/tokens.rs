@@ -5,7 +5,6 @@ use super::{Check, Plan, Sample};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop;
 use llama_trace_core::trace::{Address, Site, Stage, Step, Subject, Weight};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 
@@ -23,7 +22,7 @@ const NO_TEXT: char = '\u{fffd}';
 ///
 /// # Errors
 /// [`llama_trace_core::error::Error::Interrupted`] if the process was asked to stop.
-pub(super) fn check<B: Backend>(plan: &Plan<'_>, model: &Model<B>) -> Result<Check> {
+pub(super) fn check(plan: &Plan<'_>, model: &Model) -> Result<Check> {
     let Some(tokenizer) = plan.tokenizer else {
         return Ok(Check::skipped("tokenizer", "the model has no tokenizer"));
     };

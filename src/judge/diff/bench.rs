@@ -13,7 +13,6 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::{Held, Numbers, Place, Rules};
 use llama_trace_core::ops;
 use llama_trace_core::trace::{Frame, FrameData, Site, Stage, Values};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
 /// The frames of one run.
@@ -45,8 +44,8 @@ pub(super) struct Otherwise {
 }
 
 /// Computes stages of one run.
-pub(super) struct Bench<'a, B: Backend> {
-    pub(super) model: &'a Model<B>,
+pub(super) struct Bench<'a> {
+    pub(super) model: &'a Model,
     pub(super) rules: &'a Rules,
     pub(super) change: &'a dyn Change,
     pub(super) otherwise: Otherwise,
@@ -63,7 +62,7 @@ pub(super) struct Bench<'a, B: Backend> {
     pub(super) made: Frames,
 }
 
-impl<'a, B: Backend> Bench<'a, B> {
+impl<'a> Bench<'a> {
     /// The results for the cells of `site`, computed from the run's own inputs. For a product with a matrix, only those
     /// of the rows in `sample`. `None` if an input is missing.
     ///

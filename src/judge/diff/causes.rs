@@ -15,7 +15,7 @@ pub(super) struct Cause {
     pub(super) pass: usize,
 }
 
-/// The first of these causes that differs, in their order.
+/// The first difference of what comes before the computation, in this order: the model, the prompt, its tokens.
 pub(super) fn first(a: &About, b: &About) -> Option<Cause> {
     if let Some(first) = artifact(a, b) {
         return Some(Cause { first, diagnosis: Vec::new(), pass: 0 });
@@ -49,7 +49,7 @@ pub(super) fn first(a: &About, b: &About) -> Option<Cause> {
             site: None,
         },
     };
-    // A later pass reads a drawn token; no token was put before it.
+    // A later pass begins with a drawn token, and not with a beginning-of-text token.
     let diagnosis = if number == 0 { bos(of_a, of_b) } else { None };
     Some(Cause { first, diagnosis: diagnosis.into_iter().collect(), pass: number })
 }
@@ -68,7 +68,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     let mut pairs = a.passes.iter().zip(&b.passes).enumerate();
     let other = pairs.find(|(_, (a, b))| a.dims.tokens != b.dims.tokens).filter(|_| same);
     let Some((number, (of_a, of_b))) = other else { return Ok(()) };
-    // If one run reads fewer tokens and then ends, it reads another text.
+    // If the run that reads fewer tokens ends with this pass, its text is only shorter.
     let shorter = if of_a.dims.tokens < of_b.dims.tokens { a } else { b };
     if shorter.passes.len() == number + 1 {
         return Ok(());
@@ -78,7 +78,8 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
         format!("{}: {} {tokens} in p{}", about.name, pass.dims.tokens, pass.dims.pass)
     };
     let (ours, theirs) = (format!("as in {}", tokens(a, of_a)), tokens(b, of_b));
-    let other = Error::usage("the two read the same ids in different passes: their stages do not correspond");
+    let other =
+        Error::usage("the two runs read the same ids in different passes, so their stages do not correspond");
     // A port cannot rerun `export`.
     let anew = match (a.is_foreign(), b.is_foreign()) {
         (false, true) => Some(("A", chunk(&a.passes, &b.passes))),
@@ -103,7 +104,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     )))
 }
 
-/// The option that makes `export` split the prompt of the passes `own` into the passes of another run; `None` if no
+/// The option with which `export` reads the prompt of the passes `own` in the passes of another run; `None` if no
 /// option does.
 fn chunk(own: &[Pass], other: &[Pass]) -> Option<String> {
     let lengths = |passes: &[Pass]| passes.iter().map(|pass| pass.dims.tokens).collect::<Vec<_>>();
@@ -126,8 +127,8 @@ pub(super) fn same_until(a: &About, b: &About) -> usize {
     a.passes.iter().zip(&b.passes).position(differs).unwrap_or(a.passes.len())
 }
 
-/// The first row in which the tokens of a pass differ, if both runs have them. Otherwise row 0 if one of them reads
-/// more tokens.
+/// The first row in which the tokens of a pass differ, if both runs have them. Otherwise row 0 if one of the two passes
+/// reads more tokens.
 fn different(a: &Pass, b: &Pass) -> Option<usize> {
     if a.tokens.is_empty() || b.tokens.is_empty() {
         return (a.dims.tokens != b.dims.tokens).then_some(0);
@@ -144,7 +145,8 @@ fn apart(a: &Pass, b: &Pass) -> usize {
     (0..longest).filter(|&row| id(a, row).is_none() || id(a, row) != id(b, row)).count()
 }
 
-/// Returns whether only the beginning-of-text token differs: it is missing, there is one too many, or it is another.
+/// The diagnosis `bos`, if only the beginning-of-text token differs: it is missing, there is one too many, or it is
+/// another token.
 fn bos(a: &Pass, b: &Pass) -> Option<Diagnosis> {
     let ids = |pass: &Pass| pass.tokens.iter().map(|token| token.id).collect::<Vec<_>>();
     let (ours, theirs) = (ids(a), ids(b));
@@ -163,7 +165,7 @@ fn bos(a: &Pass, b: &Pass) -> Option<Diagnosis> {
     (missing || too_many || other).then(|| found(form))
 }
 
-/// The first setting of the models that differs and changes a number; or their weights.
+/// The first difference of the models: a setting that changes a number, or else the weights.
 fn artifact(a: &About, b: &About) -> Option<First> {
     let differs = |address: &str, ours: Value, theirs: Value| First {
         kind: Kind::Artifact,
@@ -193,7 +195,7 @@ fn artifact(a: &About, b: &About) -> Option<First> {
 pub(super) fn setting(a: &Map<String, Value>, b: &Map<String, Value>) -> Option<(String, Value, Value)> {
     let has_window =
         |settings: &Map<String, Value>| settings.get("window").is_some_and(|window| !window.is_null());
-    // Without a window, its first layer does not matter. Whether the head is tied shows in the logits.
+    // Without a window, the first layer of the window does not matter. Whether the head is tied shows in the logits.
     let idle = |name: &str| {
         ["context", "tied"].contains(&name) || (name == "window_from" && !has_window(a) && !has_window(b))
     };
@@ -255,7 +257,7 @@ mod tests {
         let (one, two) =
             (about(&[1], |a| a.fingerprint = weights("x")), about(&[1], |b| b.fingerprint = weights("y")));
         assert_eq!(first(&one, &two).unwrap().first.address, "weights");
-        // A second copy of the same head in the file is no other model.
+        // A model whose file has a second copy of the head is still the same model.
         let tied = |tied, weights: &str| {
             about(&[1], |about| {
                 about.card.as_mut().unwrap().config.tied = tied;

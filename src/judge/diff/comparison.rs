@@ -27,8 +27,8 @@ struct Cell<'a> {
     print: Option<u64>,
 }
 
-/// If a stage that reads the first difference is equal in both, its file is wrong. The difference must exceed the
-/// reader's tolerance by this factor.
+/// If a stage that reads the first differing stage is equal in both runs, only the file of the differing stage is
+/// wrong. This is reported if the difference exceeds the reader's tolerance by at least this factor.
 const CLEAR: f64 = 16.0;
 
 /// The maximum number of uncompared stages that are named one by one.
@@ -54,7 +54,7 @@ pub(super) struct Comparison<'a, A, B, J> {
 }
 
 impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
-    /// A comparison of two runs. `known` are the sizes of the model, if neither run has them.
+    /// A comparison of two runs. `known` are the sizes of the model, which are used if neither run has them.
     pub(super) fn new(a: &'a mut A, b: &'a mut B, known: Option<Sizes>, judge: J) -> Result<Self> {
         let sizes = sizes(a, b).or_else(|error| known.ok_or(error))?;
         let (sizes, report) = (sizes, Report { measured: judge.measures(), ..Report::default() });
@@ -78,7 +78,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if cause.as_ref().is_none_or(|cause| cause.first.kind == Kind::Tokens) {
             causes::check_passes(self.a.about(), self.b.about())?;
         }
-        // The tokens of a later pass were drawn from results of earlier ones.
+        // The tokens of a later pass were drawn from the results of earlier passes, so these are compared first.
         let (now, later) =
             if cause.as_ref().is_some_and(|cause| cause.pass == 0) { (cause, None) } else { (None, cause) };
         now.into_iter().for_each(|cause| self.because(cause));
@@ -148,7 +148,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let otherwise = self.went_on_otherwise();
         self.report.written_alone = otherwise.is_some();
         self.report.notes.extend(otherwise);
-        // If something differs, only that is reported.
+        // If a stage differs, this note is left out.
         let not_told = self.not_told.len();
         if not_told > 0 && self.report.first.is_none() {
             let passes = if not_told == 1 { "a pass" } else { &format!("{not_told} passes") };
@@ -183,8 +183,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(self.report)
     }
 
-    /// Notes that B's map was unsure of the first stage that differs, or of an earlier candidate. If nothing differs,
-    /// notes the compared stages that it was unsure of.
+    /// Notes about the stages for which B's map has `maybe`. If a stage differs: this stage, and the files that may
+    /// hold an earlier stage. Otherwise: every compared stage with `maybe`.
     fn unsure(&self) -> Vec<String> {
         let unsure = &self.b.about().unsure;
         let listed =
@@ -194,7 +194,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let compared = unsure.iter().filter(|(stage, _)| is_compared(**stage));
             let note = |(stage, others): (&Stage, &Vec<Stage>)| {
                 format!(
-                    "unsure between {stage} and {}: B's file may be any of them; it is the same as A's {stage} (correct \
+                    "unsure between {stage} and {}: B's file may be any of them. It is the same as A's {stage} (correct \
                      capture.toml, or write more stages)",
                     listed(others)
                 )
@@ -204,7 +204,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let Some(first) = first.site else { return Vec::new() };
         let mut others: BTreeSet<Stage> = unsure.get(&first.stage).into_iter().flatten().copied().collect();
         let own = !others.is_empty();
-        // A file of another stage counts as different, whether it matches this one or not.
+        // A file with `maybe` counts whether its values matched or not, because it may hold another stage.
         let place = |site: Site| (site.pass, site.layer);
         let compared = |stage: Stage| self.report.lines.iter().find(|line| line.site.stage == stage);
         let mut earlier = Vec::new();
@@ -227,7 +227,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         match (own, &earlier[..]) {
             (false, []) => Vec::new(),
             (true, []) => vec![format!(
-                "{between} B's file may be any of them, and the mistake is there or in a stage that leads there {mend}"
+                "{between} B's file may be any of them. The mistake is in one of them, or in a stage that they are \
+                 computed from {mend}"
             )],
             (_, earlier) => {
                 let files = listed(earlier);
@@ -276,7 +277,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         ))
     }
 
-    /// Records a cause that is no stage.
+    /// Records a difference that is not in a stage.
     fn because(&mut self, cause: Cause) {
         (self.report.first, self.report.diagnosis) = (Some(cause.first), cause.diagnosis);
     }
@@ -354,7 +355,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             (Ok(Some(a)), Ok(Some(b))) => (a, b),
             (Ok(None), Ok(theirs)) => {
                 if let Some(theirs) = &theirs {
-                    // B may have drawn from it anyway.
+                    // B may have sampled from this stage.
                     let (values, width) = (floats(theirs), self.sizes.vocab);
                     let last = || values.len().checked_sub(width).map(|first| values[first..].to_vec());
                     self.own.take(site.stage, last);
@@ -451,7 +452,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let at = judged.at.unwrap_or(0);
             let values =
                 [streamed::number(&*self.a, site, shape, at), streamed::number(&*self.b, site, shape, at)];
-            // This reads all values of both once more.
+            // This reads all values of both runs once more.
             let odd = match self.report.first {
                 None => streamed::oddities(&*self.a, &*self.b, site, shape)?,
                 Some(_) => None,
@@ -462,7 +463,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(())
     }
 
-    /// B's sampler settings.
+    /// B's sampler settings, or A's if B states none.
     fn sampling(&self) -> Option<Sampling> {
         self.b.about().sampling.or(self.a.about().sampling)
     }
@@ -544,7 +545,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         self.waits = (kind == Kind::Stage).then_some(site);
     }
 
-    /// The other places where the mistake that shows at `site` may be: earlier stages that were not compared.
+    /// A note about earlier stages that were not compared: the mistake that shows at `site` may be in them.
     fn unseen(&self, site: Site) -> Option<String> {
         let compared: HashSet<Site> = self.report.lines.iter().map(|line| line.site).collect();
         let (mut unseen, mut open) = (BTreeSet::new(), vec![site]);
@@ -574,8 +575,9 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         ))
     }
 
-    /// Notes that the file of the first difference is not what the run continued with, because a stage that reads it is
-    /// equal in both. Stages whose output may be equal for different inputs prove nothing: a norm, softmax, a draw.
+    /// A note that B continued with other values than those in the file of the first difference: a stage that reads
+    /// them is equal in both runs. Stages whose output may be equal for different inputs prove nothing: a norm,
+    /// softmax, a draw.
     fn went_on_otherwise(&self) -> Option<String> {
         let first = self.report.first.as_ref()?.site?;
         let apart = self.report.lines.iter().find(|line| line.site == first)?.apart;
@@ -615,7 +617,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         sources
     }
 
-    /// Records a stage with another shape. There is no cell to name, and later stages are compared as if B lacked it.
+    /// Records a stage with another shape. There is no cell to name, and later stages are compared as if B lacked this
+    /// stage.
     fn differs_in_shape(&mut self, site: Site, shape: &[usize], [a, b]: [Arc<Frame>; 2], why: String) {
         let shapes = [&a, &b].map(|frame| difference::listed(frame.shape()));
         let fits = |frame: &Frame| difference::fitted(site, shape, frame);

@@ -8,8 +8,8 @@ use ndarray::{ArrayD, IxDyn};
 use super::traced::Found;
 use llama_trace_core::trace::{Axis, Frame, FrameData, Site, Sizes, Stage, Stats, Values, wide};
 
-/// Masked scores below this value count as −∞. Other runtimes add the lowest number of a type, and float16's is nearest
-/// to 0.
+/// Masked scores below this value count as −∞. Other runtimes add the lowest number of a float type instead of −∞. The
+/// one nearest to 0 is float16's, −65504.
 const HIDDEN: f64 = -6e4;
 
 /// A stage of both runs, in one shape.
@@ -18,7 +18,7 @@ pub(super) struct Pair {
     pub(super) site: Site,
     pub(super) a: Arc<Frame>,
     pub(super) b: Arc<Frame>,
-    /// The first value that both have; above 0 if one has only the last row.
+    /// The first value that both have; above 0 if one of them has only the last row.
     pub(super) first: usize,
 }
 
@@ -85,7 +85,7 @@ impl Apart {
         self.no_numbers |= later.no_numbers;
     }
 
-    /// ‖found − expected‖ / ‖expected‖: NaN or ∞ if a value is.
+    /// ‖found − expected‖ / ‖expected‖. NaN or ∞ if a difference is not finite.
     pub(super) fn error(&self) -> f64 {
         match self.broken {
             Some((worse, _)) => worse,
@@ -94,9 +94,9 @@ impl Apart {
         }
     }
 
-    /// Returns whether ‖found − expected‖ / ‖expected‖ exceeds `most` over these cells and any others. ‖found‖² over
-    /// all of them is `norm`. If it did not, ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖ would hold, which bounds the
-    /// error.
+    /// Returns whether these cells prove that ‖found − expected‖ / ‖expected‖ over all cells exceeds `most`. `norm` is
+    /// ‖found‖² over all cells. Reason: otherwise ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖, which bounds the error of
+    /// these cells.
     pub(super) fn is_above(&self, most: f64, norm: f64) -> bool {
         self.broken.is_some() || most < 1.0 && self.error > norm * (most / (1.0 - most)).powi(2)
     }
@@ -261,7 +261,7 @@ fn refines(a: &[usize], b: &[usize]) -> bool {
 }
 
 /// The key of a map that may read values of the shape `found` as a stage of `shape`: `axes` for another order of axes,
-/// `columns` for a part of wider rows. The part is the same in each pass, so it cannot be of keys.
+/// `columns` for a part of wider rows. The part has the same columns in each pass, so it cannot be a range of keys.
 pub(super) fn key(stage: Stage, shape: &[usize], found: &[usize]) -> Option<&'static str> {
     let sorted = |shape: &[usize]| {
         let mut lengths: Vec<_> = shape.iter().copied().filter(|&length| length != 1).collect();

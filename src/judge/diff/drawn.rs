@@ -7,7 +7,7 @@ use llama_trace_core::trace::{Frame, Sampling, Stage};
 const SUM: f64 = 1e-6;
 const SHARES: f64 = 1e-5;
 
-/// B's values to draw from in a pass.
+/// B's own values from which the token of a pass is drawn.
 #[derive(Default)]
 pub(super) struct Own {
     logits: Option<Vec<f32>>,
@@ -66,8 +66,8 @@ impl Own {
     }
 }
 
-/// The possible results of top-k and then top-p, most likely ids first, equal ones by id. If the sum is within [`SUM`]
-/// of top-p's limit, one id more or less is possible too.
+/// The ids that top-k and then top-p may keep, the most likely first; equally likely ids are in ascending order. If the
+/// sum is within [`SUM`] of top-p's limit, one id more or less is possible too.
 fn cuts(probs: &[f32], sampling: Sampling) -> impl Iterator<Item = Vec<usize>> {
     let mut ids: Vec<usize> = (0..probs.len()).filter(|&id| probs[id] > 0.0).collect();
     ids.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));
@@ -155,7 +155,7 @@ mod tests {
             (told(two, of(2, 1.0)), told(two, of(0, 0.6)), told(two, of(0, 0.9))),
             (Some(true), Some(true), Some(false))
         );
-        // Top-p applies to the tokens that top-k kept; at its edge both results are accepted.
+        // Top-p applies to the tokens that top-k kept. At top-p's limit, both results are accepted.
         let three = [0.0, 0.4 / 0.9, 0.2 / 0.9, 0.3 / 0.9];
         assert_eq!((told(two, of(3, 0.75)), told(three, of(3, 0.79))), (Some(true), Some(true)));
         assert_eq!((told(two, of(0, 0.7)), told(three, of(0, 0.7))), (Some(true), Some(true)));

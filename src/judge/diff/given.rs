@@ -9,7 +9,6 @@ use crate::check::Nothing;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::explain::Rules;
 use llama_trace_core::trace::{Axis, Frame, FrameData, ModelCard, PassDims, Sampling, Site, Sizes};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
 /// The passes so far and the available frames.
@@ -23,7 +22,7 @@ pub(super) struct Given {
 
 impl Given {
     /// The frames of `of`, whose rules have these passes.
-    pub(super) fn all<B: Backend>(of: &Bench<'_, B>, passes: &[PassDims]) -> Self {
+    pub(super) fn all(of: &Bench<'_>, passes: &[PassDims]) -> Self {
         let [run, both, kept, reference] = [of.run, of.both, of.kept, of.reference].map(Frames::clone);
         Self { passes: passes.to_vec(), run, both, kept, reference }
     }
@@ -62,7 +61,7 @@ impl Given {
     }
 
     /// A bench that computes stages from these frames.
-    pub(super) fn bench<'a, B: Backend>(&'a self, model: &'a Model<B>, rules: &'a Rules) -> Bench<'a, B> {
+    pub(super) fn bench<'a>(&'a self, model: &'a Model, rules: &'a Rules) -> Bench<'a> {
         let Self { run, both, kept, reference, .. } = self;
         let (otherwise, made) = (Otherwise::default(), Frames::new());
         Bench { model, rules, change: &Nothing, otherwise, run, both, kept, reference, made }

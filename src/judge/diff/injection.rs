@@ -17,7 +17,6 @@ use llama_trace_core::error::Result;
 use llama_trace_core::explain::Rules;
 use llama_trace_core::trace::stage::{Rounded, Section};
 use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Sampling, Site, Stage};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
 /// The smallest tolerance of a float32 stage: a few units in its last place.
@@ -59,8 +58,8 @@ const ANGLE: f64 = 1.2e-7;
 const STANDS_OUT: f64 = 2.0;
 
 /// The judge.
-pub(super) struct Injection<'m, B: Backend> {
-    pub(super) model: &'m Model<B>,
+pub(super) struct Injection<'m> {
+    pub(super) model: &'m Model,
     pub(super) card: ModelCard,
     pub(super) sampling: Sampling,
     /// Whether A's sampler settings are known, and B's do not differ.
@@ -100,8 +99,8 @@ pub(super) struct Bad {
     pub(super) first: usize,
 }
 
-impl<'m, B: Backend> Injection<'m, B> {
-    pub(super) fn new(model: &'m Model<B>, a: &About, b: &About, sample: Sample) -> Self {
+impl<'m> Injection<'m> {
+    pub(super) fn new(model: &'m Model, a: &About, b: &About, sample: Sample) -> Self {
         let of = |about: &About| about.precision.unwrap_or(Precision::F32);
         let precisions = [of(a), of(b)];
         let card = ModelCard { precision: Precision::F32, ..model.card() };
@@ -135,7 +134,7 @@ impl<'m, B: Backend> Injection<'m, B> {
     }
 
     /// A bench for stages of A or of B.
-    pub(super) fn bench<'a>(&'a self, rules: &'a Rules, of_a: bool) -> Bench<'a, B> {
+    pub(super) fn bench<'a>(&'a self, rules: &'a Rules, of_a: bool) -> Bench<'a> {
         let (otherwise, made) = (Otherwise::default(), Frames::new());
         let (both, reference) = (&self.b, &self.a);
         let (run, kept) = if of_a { (&self.a, &self.kept[0]) } else { (&self.b, &self.kept[1]) };
@@ -367,7 +366,7 @@ pub(super) fn apart(frame: &Frame, exactly: &Exactly, first: usize) -> Apart {
     apart
 }
 
-impl<B: Backend> Judge for Injection<'_, B> {
+impl Judge for Injection<'_> {
     fn begin(&mut self, dims: PassDims) {
         let rules = std::iter::once(&mut self.rules).chain(&mut self.rounded);
         rules.for_each(|rules| rules.push(dims, None));

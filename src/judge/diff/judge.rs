@@ -32,7 +32,7 @@ pub(super) trait Judge {
     /// Stores a stage that only A has.
     fn only_a(&mut self, _frame: Frame) {}
 
-    /// The mistakes that would give B's values of a stage in the last part of the pass.
+    /// The mistakes that would give B's values of a stage. The stage is in the part of the pass that was judged last.
     fn diagnose(&mut self, _site: Site, _tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
         Ok(Vec::new())
     }
@@ -91,7 +91,7 @@ impl Judge for Table {
 
 impl Table {
     pub(super) fn judge(&mut self, site: Site, apart: &Apart, kept: [Option<CacheDtype>; 2]) -> Judged {
-        // Values read from a 16-bit cache are as inexact as bfloat16, and so is all that follows.
+        // Values read from a 16-bit cache are as inexact as bfloat16, and so are all later values.
         let reads = site.layer.is_some() && site.stage >= Stage::CacheK;
         if self.precision == Precision::F32 && reads && self.caches_fewer.contains(&true) {
             self.precision = Precision::Bf16;

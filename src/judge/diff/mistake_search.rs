@@ -10,7 +10,6 @@ use super::mistakes::{Mistake, mistakes};
 use super::report::Diagnosis;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::Site;
-use llama_trace_engine::backend::Backend;
 
 /// Numbers of tokens for which a stage is computed before it is computed for all.
 const FEW: [usize; 2] = [8, 64];
@@ -27,7 +26,7 @@ struct Case<'a> {
     given: Vec<Given>,
 }
 
-impl<B: Backend> Injection<'_, B> {
+impl Injection<'_> {
     /// The mistakes that would give the run's values at `site`, most likely first.
     pub(super) fn search_mistakes(&self, site: Site, bad: &Bad, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
         let mut bench = self.bench(&self.rules, bad.of_a);

@@ -1,5 +1,5 @@
 //! The known mistakes in a port of a Llama. Each is a change of the configuration, of a rule's data, or of the weights
-//! that a rule reads; none is a second computation.
+//! that a rule reads; no mistake computes a stage with a second implementation.
 
 mod attention;
 mod layout;
@@ -58,7 +58,8 @@ pub(super) struct Mistake {
     pub(super) card: Option<ModelCard>,
     pub(super) change: Box<dyn Change>,
     pub(super) otherwise: Otherwise,
-    /// Whether it rounds, which may round values near the middle to the other side.
+    /// Whether it rounds. A value near the middle between two representable numbers may then be rounded to either of
+    /// them.
     pub(super) rounds: bool,
     /// Whether its result for a token depends on later tokens.
     pub(super) looks_ahead: bool,
@@ -103,8 +104,8 @@ const EPSILONS: [f32; 12] = [0.0, 1e-2, 1e-3, 1e-4, 2e-5, 1e-5, 5e-6, 1e-6, 1e-7
 /// RoPE scaling factors of existing models.
 const FACTORS: [f32; 5] = [2.0, 4.0, 8.0, 16.0, 32.0];
 
-/// Every form of every mistake that a run of the model `card` could have made. Its stage is `found` instead of `right`,
-/// and is computed through the stages in `chain`.
+/// Every form of every mistake that a run of the model `card` could have made. The run's stage has the values `found`
+/// instead of `right`, and is computed through the stages in `chain`.
 pub(super) fn mistakes(
     card: &ModelCard,
     passes: &[PassDims],
@@ -183,7 +184,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     let shown = attention::shown(found);
     let around =
         card.config.window.into_iter().flat_map(|window| [window + 1, window.saturating_sub(1), window * 2]);
-    // A window that hides nothing is left out.
+    // No window, windows like the model's own, and the window that the values show, if they show one.
     for window in [None].into_iter().chain(around.chain(shown).map(Some)) {
         let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
         add("window", form, stages(SEEING), &[Stage::Mask, Stage::MaskedScores], &|config| {

@@ -39,7 +39,6 @@ use crate::check::Sample;
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Axis, Frame, PassDims, Site, Sizes, Stage};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
 pub use difference::fitted;
@@ -91,8 +90,8 @@ pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>)
 /// # Errors
 /// Those of [`compare`], [`Error::Model`] if A is a run of another model, the errors of the backend, and a stop
 /// request.
-pub fn compare_with<B: Backend>(
-    model: &Model<B>,
+pub fn compare_with(
+    model: &Model,
     a: &mut impl Traced,
     b: &mut impl Traced,
     sample: Sample,

@@ -28,7 +28,7 @@ pub(super) fn note(a: &About, b: &About) -> Option<String> {
     })
 }
 
-/// A run in the requested order.
+/// A run with its RoPE pairs in the requested order.
 pub(super) struct InOrder<'a, T> {
     run: &'a mut T,
     about: About,

@@ -20,16 +20,16 @@ pub enum Kind {
     Stage,
 }
 
-/// The first difference of two runs. A shape is reported only if no value differs.
+/// The first difference of two runs. A difference of shapes is reported only if no value differs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct First {
     /// The kind.
     pub kind: Kind,
-    /// The complete address of a stage's cell with the largest error; or the setting, or the token.
+    /// The complete address of the cell with the largest error; for other kinds, the setting or the token.
     pub address: String,
     /// A's value.
     pub ours: Value,
-    /// B's.
+    /// B's value.
     pub theirs: Value,
     /// The error; `None` if it is no number, as for two texts.
     pub error: Option<f64>,
@@ -46,7 +46,7 @@ impl First {
     }
 
     /// A's value and B's as text. Numbers (`nan` and `inf` too, which are strings in JSON) and shapes of a stage are
-    /// shown unquoted; a text of an earlier cause is quoted.
+    /// shown unquoted; other texts, such as a prompt, are quoted.
     pub fn told(&self) -> [String; 2] {
         [&self.ours, &self.theirs].map(|value| match value {
             Value::String(number_or_shape) if self.kind == Kind::Stage => number_or_shape.clone(),
@@ -76,7 +76,7 @@ impl Diagnosis {
     }
 }
 
-/// A stage that both have, one of them in a wrong shape: its values cannot be compared.
+/// A stage that both runs have, but one of them in a wrong shape. Its values cannot be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misshapen {
     /// The stage.
@@ -90,7 +90,7 @@ pub struct Misshapen {
 }
 
 impl Misshapen {
-    /// It as a first difference.
+    /// The wrong shape as a difference of the report.
     pub(super) fn difference(&self) -> First {
         let [ours, theirs] = self.shapes.each_ref().map(|shape| json!(shape));
         First {
@@ -105,7 +105,7 @@ impl Misshapen {
     }
 }
 
-/// A stage that only one run has.
+/// A stage that was not compared: only one run has it, it cannot be read, or its layer did not run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missing {
     /// The stage.
@@ -134,7 +134,7 @@ pub struct Line {
 impl Line {
     /// Returns whether the error exceeds the tolerance.
     pub fn differs(&self) -> bool {
-        // NaN does.
+        // A NaN exceeds every tolerance.
         !self.error.le(&self.tolerance)
     }
 }
@@ -142,14 +142,14 @@ impl Line {
 /// The distance of B from A in a layer, or after the last one, ‖B − A‖ / ‖A‖.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// The layer in its pass, sequence and run, or `None` before and after the layers. The stage is the one with the
-    /// largest distance.
+    /// The layer (`None` before and after the layers) with its pass, sequence and run, and the stage with the largest
+    /// distance.
     pub site: Site,
     /// The distance after attention; `None` if it was not compared.
     pub attn_residual: Option<f64>,
     /// The distance after the feed-forward network.
     pub ffn_residual: Option<f64>,
-    /// The distance of that stage; `None` if no stage could be compared.
+    /// The largest distance; `None` if no stage could be compared.
     pub worst: Option<f64>,
     /// The first of its stages with another shape.
     pub misshapen: Option<Stage>,
@@ -182,11 +182,11 @@ impl Growth {
 pub struct Report {
     /// The first difference; `None` if the runs are equal within the tolerance.
     pub first: Option<First>,
-    /// The mistakes that would explain it, best first.
+    /// The mistakes that would explain the first difference, the best first.
     pub diagnosis: Vec<Diagnosis>,
     /// Stages of A that B lacks, or that cannot be read.
     pub missing: Vec<Missing>,
-    /// The sequences, branches and passes of A that B lacks, each represented by its first `tokens`.
+    /// The sequences, branches and passes of A that B lacks, each represented by the site of its first `tokens` stage.
     pub absent: Vec<Site>,
     /// The number of B's stages that A lacks, which are not judged.
     pub unjudged: usize,
@@ -380,7 +380,8 @@ impl Report {
     }
 }
 
-/// The part of a run that is absent with this site: a pass, or, for the first pass, the whole sequence or branch.
+/// The part of a run that is absent if this site is in [`Report::absent`]: a pass, or, for the first pass, the whole
+/// sequence or branch.
 pub fn whole(site: Site) -> &'static str {
     match site.run {
         _ if site.pass > 0 => "pass",

@@ -13,7 +13,7 @@ pub(super) fn dtype(frame: &Frame) -> Option<CacheDtype> {
     bits.dtype()
 }
 
-/// Whether all values so far fit a 16-bit type.
+/// Collects whether all values seen so far fit bfloat16, and whether they fit float16.
 pub(super) struct Bits {
     bf16: bool,
     f16: bool,
@@ -34,7 +34,7 @@ impl Bits {
         self.f16 = self.f16 && values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x);
     }
 
-    /// The type that they fit.
+    /// The type that all values fit.
     pub(super) fn dtype(&self) -> Option<CacheDtype> {
         match (self.any, self.bf16, self.f16) {
             (true, true, _) => Some(CacheDtype::Bf16),
@@ -48,6 +48,7 @@ impl Bits {
 pub(super) fn note(site: Site, dtype: CacheDtype) -> String {
     let name = dtype.name();
     format!(
-        "B's {site} has only {name} values: if its cache is {name}, capture.toml should say cache = \"{name}\""
+        "B's {site} has only {name} values (each fits into {name}): if its cache is {name}, \
+         capture.toml should say cache = \"{name}\""
     )
 }

@@ -15,13 +15,13 @@ use llama_trace_core::stop;
 use llama_trace_core::trace::frame::Summing;
 use llama_trace_core::trace::{Frame, FrameData, Site, Stage, Stats, Values};
 
-/// Values read of each run at once.
+/// The number of values that are read at once from each run.
 const AT_ONCE: usize = 1 << 20;
 
-/// Keys that are examined together if some may be hidden.
+/// The number of keys that are examined together if some may be hidden.
 const RUN: usize = 64;
 
-/// Values that are summed together. The order of the sums does not depend on the number of processors.
+/// The number of values that are summed together. The order of the sums does not depend on the number of processors.
 const PART: usize = 1 << 14;
 
 /// The result for a stage, after all its parts.
@@ -29,7 +29,7 @@ pub(super) struct Streamed {
     pub(super) apart: Apart,
     /// For a cache, the 16-bit number types that A's and B's values fit.
     pub(super) sixteen: [Option<CacheDtype>; 2],
-    /// Whether the last row has the same bits in both.
+    /// Whether the last row has the same bits in both runs.
     pub(super) same_last: bool,
 }
 

@@ -3,11 +3,12 @@
 use llama_trace_core::config::Precision;
 use llama_trace_core::trace::{Site, Stage};
 
-/// The largest relative L2 distance ‖B − A‖ / ‖A‖ of a stage of a run in `precision` from one in float32, at the first
-/// layer. It includes the error of the inputs and so grows with each layer; [`of`] gives the number for a layer.
+/// The tolerance of a stage in the first layer: the largest relative L2 distance ‖B − A‖ / ‖A‖ between a run in
+/// `precision` and a run in float32. It includes the error of the inputs and so grows with each layer; [`of`] gives the
+/// number for a layer.
 ///
-/// Measured on the built-in model and the golden ones, against this program and transformers: the worst case uses 0.7
-/// of it.
+/// Measured on the built-in model and the golden ones, against this program and transformers: the worst case reaches
+/// 0.7 of it.
 pub fn base(stage: Stage, precision: Precision) -> f64 {
     // Attention weights and probabilities depend on differences of scores and have larger errors; so do the values that
     // attention mixes.

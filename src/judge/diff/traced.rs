@@ -35,7 +35,7 @@ pub struct About {
     pub layers: Option<usize>,
     /// Stages whose files the run names but lacks, with a message for each.
     pub nowhere: BTreeMap<Stage, String>,
-    /// Stages whose files may belong to other stages, which are listed.
+    /// Stages whose files may hold other stages, each with the list of these stages.
     pub unsure: BTreeMap<Stage, Vec<Stage>>,
 }
 
@@ -53,8 +53,8 @@ impl About {
         self.card.is_none()
     }
 
-    /// Returns whether its cache may have fewer bits than float32: by declaration, or without one if it computes in
-    /// fewer bits.
+    /// Returns whether its cache may have fewer bits than float32: as declared, or if nothing is declared, because it
+    /// computes in fewer bits.
     pub(super) fn may_cache_fewer(&self) -> bool {
         match self.cache {
             Some(dtype) => dtype != CacheDtype::F32,
@@ -77,7 +77,7 @@ pub struct Pass {
 pub enum Found {
     /// The values. Their shape is the run's own and may differ from the stage's.
     Frame(Arc<Frame>),
-    /// Nothing.
+    /// The run has no values of the stage.
     Missing,
     /// Values that cannot be read, with the reason.
     Damaged(String),
@@ -125,7 +125,7 @@ pub trait Traced {
         None
     }
 
-    /// Returns whether it has a stage that this pass does not have.
+    /// Returns whether the run has values of a stage that the model's pass does not have.
     fn has_beyond(&self, _site: Site) -> bool {
         false
     }

@@ -9,7 +9,6 @@ use crate::diff::{About, Found, Pass, Traced};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop;
 use llama_trace_core::trace::{Frame, Region, Run, Site, Source, Stage, TokenLabel, Values, source};
-use llama_trace_engine::backend::Backend;
 use llama_trace_runs::record::{Keep, Trace};
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Recorded};
 
@@ -53,9 +52,9 @@ impl TraceRun {
     ///
     /// # Errors
     /// As [`Trace::open`].
-    pub(super) fn open<B: Backend + 'static>(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self> {
         let trace = Arc::new(Trace::open(path)?);
-        let recorded = Recorded::<B>::new(Arc::<Trace>::clone(&trace), None, None, DEFAULT_MEMORY);
+        let recorded = Recorded::new(Arc::<Trace>::clone(&trace), None, None, DEFAULT_MEMORY);
         let run = Run::ITSELF;
         let source = Some(recorded.open(run, 0)?);
         let open = Box::new(move |run, sequence| recorded.open(run, sequence));

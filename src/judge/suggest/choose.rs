@@ -32,13 +32,13 @@ const OTHERS: usize = 8;
 /// The reason for a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Its values match in some place.
+    /// The file's values match in some place.
     Values,
-    /// The first token's values match in all places.
+    /// The values of the first token match in all places.
     FirstToken,
-    /// It has the stage's name.
+    /// The file has the stage's name.
     Name,
-    /// It is the likeliest of the other files.
+    /// The file is the likeliest of the other files.
     Guess,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum How {
 pub(super) struct Chosen<'f> {
     pub(super) way: Way<'f>,
     pub(super) how: How,
-    /// Whether its line is not a comment.
+    /// Whether the line of the file in the map is active; otherwise it is a comment.
     pub(super) is_live: bool,
     /// Other stages that the file may hold.
     pub(super) maybe: Vec<Stage>,
@@ -64,12 +64,12 @@ impl<'f> Chosen<'f> {
     }
 }
 
-/// The places that right places were computed from.
+/// The places that must be right, because right places were computed from them.
 struct Led {
-    /// These places and the right places themselves. The value says whether more than the direction of their rows was
+    /// These places and the right places themselves. The value is false if only the direction of their rows must be
     /// right.
     places: HashMap<Site, bool>,
-    /// Only the places that another right place was computed from.
+    /// Only the places from which another right place was computed.
     sources: HashSet<Site>,
 }
 
@@ -79,7 +79,7 @@ impl Led {
         self.places.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
     }
 
-    /// Returns whether the stage was right in a place where the file is far off.
+    /// Returns whether the stage was right in a place where the file's values are far from the reference.
     fn clears(&self, way: &Way<'_>) -> bool {
         // Queries and keys that are rotated by the same wrong angles give the right scores.
         !way.is_turned && way.first().iter().any(|place| place.1.error > SURE && self.has(place))
@@ -166,7 +166,8 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         let reaches = way.layout.layers.is_some() || way.first().iter().any(|(site, _)| site.layer == last);
         way.pattern.has_layer && !reaches
     };
-    // A part of a family that is right may look like another stage.
+    // If one reading of a family reaches the last layer, a reading that ends early is only a part of the family. It may
+    // look like another stage.
     let reaching: BTreeSet<String> = ways
         .iter()
         .filter(|way| way.layout.is_plain() && way.matched() > 0 && !ends_early(way))
@@ -205,7 +206,7 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         (
             !way.is_called,
             ends_early(way),
-            // Stages before the mistake are right from the first layer on.
+            // Stages that come before the mistake are right from the first layer on.
             Reverse((way.until_wrong(), way.matched())),
             bucket(way),
             !is_hinted(way),
@@ -303,9 +304,9 @@ fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
 /// The index of a group of names, and of a number in them.
 type Place = (usize, usize);
 
-/// Drops ways that take another number in a name for the layer than the matching ways do, because a folder's names
-/// follow one pattern. A place in the name holds the layer's number if it has as many different numbers as there are
-/// layers, or one more for the first layer's input.
+/// Drops ways that read another number of a name as the layer than the ways that match. The names of a folder follow
+/// one pattern. A place in the name holds the layer's number if it has as many different numbers as there are layers,
+/// or one more for the first layer's input.
 fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
     let layers = fits.sizes.layers;
     // For each group and place: whether there is a number for each layer, and the count of matches.
@@ -363,7 +364,7 @@ fn is_known(way: &Way<'_>, sums_found: &Sums<'_>, of_streams: &BTreeSet<String>)
 }
 
 /// Returns whether the first token of a stage may be right while other tokens are wrong. Before RoPE and attention, the
-/// first layer computes each token alone, so there it may not.
+/// first layer computes each token alone, so there either all tokens are right or all are wrong.
 fn may_turn(way: &Way<'_>) -> bool {
     let is_of_token_alone = matches!(
         way.stage,
@@ -482,9 +483,9 @@ fn prior(stage: Stage) -> usize {
 /// The name of the hidden states in transformers. The last of them comes after the final norm.
 const STATES: &str = "hidden_states";
 
-/// Takes a file with the last layer's output for the final norm: the port left the norm out, or the file belongs to
-/// another stage. If no later stage decides, a wrong line that the user must check is better than a mistake that is not
-/// found.
+/// Chooses a file that has the last layer's output as the file of the final norm: the port left the norm out, or the
+/// file belongs to another stage. If no later stage decides, a wrong line that the user must check is better than a
+/// mistake that is not found.
 fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) {
     let live = |stage: Stage| found.iter().find(|one| one.is_live && one.way.stage == stage);
     let has_right_logits = live(Stage::Logits).is_some_and(|one| one.way.matched() > 0);
@@ -501,8 +502,8 @@ fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) 
     let mut maybe = vec![Stage::FfnResidual];
     match (taken, fits.sizes.layers.checked_sub(1).filter(|last| *last > 0)) {
         (None, _) => {}
-        // Only the name in transformers, which means that the last file is after the final norm, outweighs values that
-        // match.
+        // Only one thing outweighs values that match: the name in transformers, where the last file comes after the
+        // final norm.
         (Some(family), Some(last))
             if family.way.is_stream
                 && family.way.layout.is_plain()
@@ -549,7 +550,7 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
     for one in found.iter_mut().filter(|one| one.how == How::Guess) {
         let (way, stage) = (&one.way, one.way.stage);
         let was_right = right.clears(way);
-        // After the last layer no later stage tells whether it was right.
+        // After the last layer, no later stage shows whether the guessed stage was right.
         let is_left = !has_logits && reaches_end && stage.info().section == Section::End;
         let is_told = way.hinted == Some(stage)
             || way.sine() <= ALIKE
@@ -560,7 +561,7 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
         one.is_live = is_likely && !was_right && (!is_left || way.is_paired);
     }
     // A guess is listed if its values or its name speak for it. If nothing is right, or something is likely wrong, a
-    // family of files is listed without either, because after a mistake there may be neither.
+    // family of files is listed without such evidence, because after a mistake there may be none.
     let is_likely_wrong = found.iter().any(|one| one.is_live && one.how == How::Guess);
     found.retain(|one| {
         let is_spoken_for = one.way.sine() <= ALIKE || one.way.hinted == Some(one.way.stage);

@@ -29,7 +29,7 @@ pub(super) const PASSES: usize = 2;
 /// The maximum number of values of a stage that is compared.
 const LARGEST: usize = 1 << 24;
 
-/// The maximum number of patterns that are tried, and of offsets of a part of a file.
+/// The maximum number of patterns that are tried, and the maximum number of offsets of a part of a file.
 const WAYS: usize = 20_000;
 const OFFSETS: usize = 256;
 

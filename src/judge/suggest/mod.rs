@@ -60,7 +60,7 @@ pub fn propose(a: &mut impl Traced, sizes: Sizes, path: &Path) -> Result<String>
 
 /// The proposed map. It displays as the text of a capture.toml.
 struct Proposal<'a, 'f> {
-    /// The reference's.
+    /// The description of the reference.
     about: &'a About,
     fits: &'a Fits<'f>,
     names: &'a Names,
@@ -90,8 +90,8 @@ impl Proposal<'_, '_> {
         let sure = self.live().map(|one| one.way.errors()[0]).filter(|error| *error <= SURE);
         let worst = sure.reduce(f64::max);
         let ways: Vec<_> = self.live().map(|one| &one.way).collect();
-        // The distance says nothing about the precision: a mistake is far off too, and a wider tolerance would let it
-        // pass.
+        // The distance from the reference does not show the precision. A mistake has a large distance too, and would
+        // pass with a wider tolerance.
         let (precision, why) = match self.fits.bits(&ways) {
             _ if self.fits.reads_int8() => ("q8", "the inputs of the matrix products are in int8".to_owned()),
             Bits::Sixteen(name) => (name, "every value has this precision".to_owned()),
@@ -114,7 +114,7 @@ impl Proposal<'_, '_> {
                 (name, format!("not sure: {why} in f32,"))
             }
             Bits::All if worst.is_some_and(|worst| worst < 1e-3) => {
-                ("f32", "the values are this close to the reference".to_owned())
+                ("f32", "the values are close to the reference".to_owned())
             }
             Bits::All => {
                 let why =
@@ -146,7 +146,7 @@ impl Proposal<'_, '_> {
         }
         let (there, all) = (self.passes().len(), self.about.passes.len());
         if there < all {
-            lines.push(format!("\n# The reference has {all} passes, but the folder has files of only {there}: `diff` ends with exit code 3, unless A has as few."));
+            lines.push(format!("\n# The reference has {all} passes, but the folder has files of only {there}: `diff` ends with exit code 3, unless A has only these."));
         }
         lines.join("\n") + "\n"
     }
@@ -164,7 +164,7 @@ impl Proposal<'_, '_> {
         let lines = self.live().map(|one| format!("{} = {}\n", one.way.stage, written(&one.way.layout)));
         let lines: String = lines.collect();
         let mut gaps: BTreeMap<Stage, (Site, usize)> = BTreeMap::new();
-        // The map itself knows which files a line asks for.
+        // The map determines which files a line names.
         let Ok(map) = Capture::read(&format!("{head}\n[stages]\n{lines}")) else { return gaps };
         let folder = self.fits.folder;
         let live: BTreeSet<Stage> = self.live().map(|one| one.way.stage).collect();
@@ -197,7 +197,7 @@ impl Display for Proposal<'_, '_> {
         if self.live().any(|one| !one.maybe.is_empty()) {
             writeln!(
                 out,
-                "# The file of a line with `maybe` may be any of the stages in that line: `diff` names it if this matters."
+                "# A file with `maybe` may hold any of the stages in its line: `diff` says so if this matters."
             )?;
         }
         for one in &self.found {

@@ -1,4 +1,4 @@
-//! Tests of values by themselves, for a run that a mistake took far from the reference.
+//! Tests whether values are plausible for a stage, for a run that is far from the reference after a mistake.
 
 use ndarray::ArrayD;
 
@@ -32,8 +32,8 @@ fn are_shares(values: &ArrayD<f32>) -> bool {
 }
 
 /// Returns whether the rows of `values` have the size that the norm from `input` to `normed` gives. After a division by
-/// the norm's weight, by the weight + 1 or by 1, all rows then have the same root mean square. All three are (T,
-/// `dim`).
+/// the norm's weight, by the weight + 1 or by 1, all rows then have the same root mean square. All three arrays have
+/// the shape (T, `dim`).
 pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &ArrayD<f32>, dim: usize) -> bool {
     /// The largest spread of the sizes, and their largest distance from 1.
     const SPREAD: f64 = 0.03;

@@ -1,5 +1,5 @@
-//! Finds files that are sums of others. The residual stream is its earlier value plus a sublayer's output, even after a
-//! mistake.
+//! Finds files that are sums of other files. The residual stream is its earlier value plus a sublayer's output, even
+//! after a mistake.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +25,8 @@ struct Family<'f> {
     layers: Vec<Option<Vec<f64>>>,
 }
 
-/// Finds sums among the files of the residual stream's shape and layout. If a family starts with the embedding, only
-/// the numbering of the layers' outputs is used.
+/// Finds sums among the files of the residual stream's shape and layout. A family that starts with the embedding is
+/// used only with the numbering in which its files are the layers' outputs.
 pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Sums<'f> {
     let streams: BTreeSet<String> =
         ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.zero_based()).collect();
@@ -83,8 +83,8 @@ pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Sums<'f> {
     found
 }
 
-/// Returns whether a file is the sum of the parts in every layer for which all of them have values. Each file or part
-/// has a number: its values are taken from so many layers before.
+/// Returns whether a file is the sum of the parts in every layer for which all of them have values. The number beside a
+/// file says how many layers earlier its values are taken.
 fn holds(sum: &[(&Family<'_>, usize); 1], parts: &[(&Family<'_>, usize)]) -> bool {
     let of = |&(family, before): &(&'_ Family<'_>, usize), layer: usize| {
         family.layers.get(layer.checked_sub(before)?)?.clone()

@@ -2,8 +2,8 @@
 
 use llama_trace_core::trace::Stage;
 
-/// Returns whether a file has the stage's name, here or in transformers. It then holds that stage, even if the values
-/// are wrong.
+/// Returns whether a file has the stage's name in this program or in transformers. It then holds that stage, even if
+/// the values are wrong.
 pub(super) fn calls(pattern: &str, stage: Stage) -> bool {
     let stem = pattern.strip_suffix(".npy").unwrap_or(pattern);
     let module = stage.info().aliases.hugging_face;

@@ -1,4 +1,4 @@
-"""Read runs that llama-trace recorded, write the stages of a port, and compare the two.
+"""Reads runs that llama-trace recorded, writes the stages of a port, and compares two runs.
 
     import llama_trace
 

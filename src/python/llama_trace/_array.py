@@ -1,4 +1,4 @@
-"""Arrays with named axes, and the addresses that name them."""
+"""Arrays with named axes, and addresses of stages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._stages import AXES
 
 
 class Array(np.ndarray):
-    """A numpy array with the names of its axes, outermost first: `trace["p0/L1/xq"].axes`."""
+    """A numpy array with an attribute `axes`: the names of its axes, outermost first. None if they are not known."""
 
     axes: tuple[str, ...] | None
 
@@ -21,7 +21,7 @@ class Array(np.ndarray):
         return array
 
     def __array_finalize__(self, other: Any) -> None:
-        # A slice, a sum or a transposed array has other axes than the array it was made from.
+        # A slice, a sum or a transposed array may have other axes than the array from which it was made.
         self.axes = None
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
@@ -29,7 +29,7 @@ class Array(np.ndarray):
 
 
 class Address(NamedTuple):
-    """The place of a stage: run and sequence, pass, layer, stage, and an index by axis letter."""
+    """The place of a stage: run, sequence, number of the pass, layer, stage, and the index of some axes, by letter."""
 
     run: str
     sequence: int
@@ -53,7 +53,7 @@ _ADDRESS = re.compile(
 
 
 def parse(text: str) -> Address:
-    """Reads an address of llama-trace. Omitted parts are r0, s0 and p0."""
+    """Parses an address of llama-trace. Omitted parts are r0, s0 and p0. Raises KeyError if it is not an address."""
     found = _ADDRESS.fullmatch(text.strip())
     index: list[tuple[str, int]] = []
     for part in (found["index"] or "").split(",") if found else []:
@@ -64,14 +64,14 @@ def parse(text: str) -> Address:
         if part:
             index.append(("t" if letter == "q" else letter, int(at)))
     if not found:
-        raise KeyError(f"{text!r} is no address: expected one such as p0/L1/softmax or s1/p3/L0/xq[t=0,h=2]")
+        raise KeyError(f"{text!r} is not an address: expected an address such as p0/L1/softmax or s1/p3/L0/xq[t=0,h=2]")
     layer = None if found["layer"] is None else int(found["layer"])
     run, sequence, number = found["run"] or "r0", int(found["sequence"] or 0), int(found["number"] or 0)
     return Address(run, sequence, number, layer, found["stage"], tuple(index))
 
 
 def select(array: Array, address: Address) -> Any:
-    """The part of a stage that an address's index names."""
+    """Returns the part of a stage that the index of an address selects. Raises KeyError if there is no such index."""
     if not address.index or array.axes is None:
         return array
     letters = {name: letter for letter, name in AXES.items()}

@@ -13,7 +13,7 @@ Path = "str | os.PathLike[str]"
 
 
 class Failed(RuntimeError):
-    """The program refused its input. The message is the program's; `code` is its exit code."""
+    """Raised if the program refuses its input. The message comes from the program; `code` is the exit code."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class Failed(RuntimeError):
 
 
 def program() -> str:
-    """The path of the program: next to this module's Python, or on the PATH. LLAMA_TRACE names another one."""
+    """Path of the program: the one that LLAMA_TRACE names, or next to this Python, or on the PATH."""
     scripts = sysconfig.get_path("scripts")
     found = os.environ.get("LLAMA_TRACE") or shutil.which("llama-trace", path=scripts) or shutil.which("llama-trace")
     if not found:
@@ -32,7 +32,7 @@ def program() -> str:
 def run(arguments: list[str], allowed: tuple[int, ...] = (0,)) -> tuple[int, str]:
     """Runs the program. Returns its exit code and its standard output.
 
-    Raises `Failed` for another exit code than the allowed ones, and if it printed nothing after an error.
+    Raises `Failed` if the exit code is not allowed, or if it is not 0 and the program printed nothing.
     """
     done = subprocess.run([program(), *arguments], capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode not in allowed or done.returncode and not done.stdout.strip():
@@ -50,22 +50,23 @@ def _arguments(reference: Path, own: Path, model: Path | None, full: bool) -> li
 def diff(reference: Path, own: Path, *, model: Path | None = None, full: bool = False) -> dict[str, Any]:
     """Compares two runs, stage by stage in the order of the pass. Each is a trace, an export or a capture folder.
 
-    `model` is the reference's model. With it, tolerances are measured and known mistakes are tried.
+    `model` is the model of the reference. If it is given, tolerances are measured and known mistakes are tried. `full`
+    computes all rows of large matrices, not only some of them.
 
-    Returns what `llama-trace diff --format json` prints: "same", "first" (None, or a dict with "kind", "address", "ours",
-    "theirs", "error" and "tolerance"), "diagnosis", "missing" and "notes".
+    Returns the object that `llama-trace diff --format json` prints: "same", "first" (None, or a dict with "kind",
+    "address", "ours", "theirs", "error" and "tolerance"), "diagnosis", "missing" and "notes".
 
-    Raises `Failed` if the two cannot be compared.
+    Raises `Failed` if the two runs cannot be compared.
     """
-    # 0: the same; 1: they differ; 3: something in the second run cannot be read, and the answer says what.
+    # 0: the runs are the same. 1: they differ. 3: a part of the second run is missing or unreadable, as the answer says.
     _, answer = run([*_arguments(reference, own, model, full), "--format", "json"], (0, 1, 3))
     return json.loads(answer)
 
 
 def assert_same(reference: Path, own: Path, *, model: Path | None = None, full: bool = False) -> None:
-    """Raises AssertionError with the verdict of `llama-trace diff` if the runs differ.
+    """Raises AssertionError with the verdict of `llama-trace diff` if the runs are not the same. Arguments as in `diff`.
 
-    Raises `Failed` if they cannot be compared.
+    Raises `Failed` if the runs cannot be compared.
     """
     __tracebackhide__ = True
     code, verdict = run(_arguments(reference, own, model, full), (0, 1, 3))

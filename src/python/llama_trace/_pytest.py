@@ -1,4 +1,5 @@
-"""A pytest plugin: fixtures that compare a port with a reference. The message of a failure is the verdict of `llama-trace diff`.
+"""A pytest plugin with fixtures that compare a port with a reference. If a test fails, pytest shows the verdict of
+`llama-trace diff`.
 
     def test_port(llama_trace_recorder, llama_trace_same):
         with llama_trace_recorder(precision="f32") as recorder:
@@ -20,7 +21,7 @@ from ._recorder import Recorder
 
 @pytest.fixture
 def llama_trace_recorder(tmp_path: Path) -> Callable[..., Recorder]:
-    """Makes a `Recorder` whose folder is in the test's temporary folder."""
+    """A function that makes a `Recorder` with a folder in the test's temporary folder. It takes the Recorder's options."""
 
     def recorder(**options: Any) -> Recorder:
         number = len(list(tmp_path.glob("llama-trace-*")))
@@ -31,7 +32,7 @@ def llama_trace_recorder(tmp_path: Path) -> Callable[..., Recorder]:
 
 @pytest.fixture
 def llama_trace_same() -> Callable[..., None]:
-    """Fails with the verdict of `llama-trace diff` if a run differs from the reference."""
+    """A function that fails the test, with the verdict of `llama-trace diff`, if a run differs from the reference."""
 
     def same(
         reference: str | os.PathLike[str], own: str | os.PathLike[str] | Recorder, **options: Any

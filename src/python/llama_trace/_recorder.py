@@ -20,7 +20,8 @@ _NUMBERS = {"float16", "float32", "float64", "int8", "int32", "int64", "bool"}
 
 
 def _values(array: Any) -> tuple[np.ndarray, bool]:
-    """`array` as numpy's, and whether its 16-bit words are bfloat16, which numpy lacks."""
+    """Returns `array` as a numpy array, and whether it has bfloat16 values. numpy lacks bfloat16, so the array then has
+    their bits as 16-bit integers."""
     module = type(array).__module__.partition(".")[0]
     if module == "torch":
         array, torch = array.detach().cpu(), sys.modules["torch"]
@@ -42,12 +43,12 @@ def _values(array: Any) -> tuple[np.ndarray, bool]:
 def _save(path: Path, values: np.ndarray, bfloat16: bool) -> None:
     values = np.ascontiguousarray(values)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The type of an ml_dtypes bfloat16 array for numpy: two bytes without a meaning.
+    # numpy writes a bfloat16 array of ml_dtypes with the type V2, which means two bytes of any content.
     np.save(path, values.view("V2") if bfloat16 else values, allow_pickle=False)
 
 
 class Recorder:
-    """Writes stages of a port, one folder a run, with the capture.toml that describes it.
+    """Writes the stages of one run of a port into a folder, with a capture.toml that describes the run.
 
         with llama_trace.Recorder("own", precision="bf16", config={"rope_theta": 10000.0}) as recorder:
             recorder.begin_pass([1, 403, 407])
@@ -55,12 +56,15 @@ class Recorder:
             recorder["L0/xq"] = q                         # (T, H, C)
             recorder.stage("xq_rope", q, layer=0, axes=["batch", "head", "token", "head_dim"])
 
-    Arrays are of numpy, torch, jax or mlx. bfloat16 stays bfloat16. The names and shapes of the stages are those of llama-trace.
-    `precision` is the precision of the run: f32, bf16, f16 or q8; `cache` is that of its keys and values. `config` has settings of
-    the model under llama-trace's names; `diff` compares the given ones. Stages may be left out.
+    Arrays may come from numpy, torch, jax or mlx. bfloat16 arrays are written as bfloat16. The stages have the names and
+    shapes that they have in llama-trace. Stages may be left out.
 
-    Nothing is written to `path` before the block ends without an error: the folder then appears whole. An existing folder is
-    replaced only with `force=True`.
+    `precision` is the precision of the run: f32, bf16, f16 or q8. `cache` is the number type of the cached keys and values:
+    f32, f16 or bf16. `config` has settings of the model, under llama-trace's names; `diff` compares the settings that are
+    given. `name` is the name of the run.
+
+    The folder `path` appears when the `with` block ends without an error. An existing folder is replaced only with
+    `force=True`.
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         self._passes, self._written = [], set()
         if self.path.exists() and not self._force:
-            raise FileExistsError(f"{self.path} is there already: give another path, or force=True to replace it")
+            raise FileExistsError(f"{self.path} exists already: give another path, or force=True to replace it")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._folder = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -95,15 +99,15 @@ class Recorder:
         return self
 
     def begin_pass(self, tokens: Iterable[int], start: int | None = None) -> None:
-        """Begins the next pass, which reads `tokens`. `start` is the number of tokens in the cache before it."""
+        """Begins the next pass, which reads `tokens`. `start` is the number of tokens in the cache before this pass."""
         so_far = sum(len(tokens) for _, tokens in self._passes)
         self._passes.append((so_far if start is None else int(start), [int(token) for token in tokens]))
         if not self._passes[-1][1]:
             self._passes.pop()
-            raise ValueError("a pass reads one token at least")
+            raise ValueError("a pass reads at least one token")
 
     def __setitem__(self, place: str, array: Any) -> None:
-        """Writes a stage of the current pass, at `"embedding"` or `"L0/xq"`."""
+        """Writes a stage of the current pass. `place` is the stage, or a layer and a stage: `"embedding"`, `"L0/xq"`."""
         address = parse(place)
         if address.index or address.number or address.sequence or address.run != "r0":
             raise KeyError(f"{place!r}: expected a stage, or a layer and a stage, such as L0/xq; begin_pass sets the pass")
@@ -112,10 +116,11 @@ class Recorder:
     def stage(self, name: str, array: Any, *, layer: int | None = None, axes: Iterable[str] | None = None) -> None:
         """Writes a stage of the current pass.
 
-        `axes` names the array's axes, outermost first, if their order is not the stage's. "batch" is an axis of length 1.
+        `axes` names the axes of the array, outermost first. It is needed if they are not in the stage's order. An axis
+        "batch" has length 1.
         """
         if self._folder is None:
-            raise RuntimeError("a Recorder is used in a with statement")
+            raise RuntimeError("use the Recorder in a with statement")
         if not self._passes:
             raise RuntimeError("call begin_pass with the tokens before the first stage")
         expected = _axes(name)
@@ -138,7 +143,7 @@ class Recorder:
         if "token" in expected and values.shape[expected.index("token")] != tokens:
             # One id is sampled after a pass. The last row of logits is enough for diff.
             if not (name in ("sampled", "logits") and values.shape[0] == 1):
-                raise ValueError(f"{name} of shape {values.shape} is not of the {tokens} tokens of this pass")
+                raise ValueError(f"{name} of shape {values.shape} does not have the {tokens} tokens of this pass")
         part = "" if layer is None else f"layer_{layer:02}/"
         file = f"pass_{len(self._passes) - 1:03}/{part}{name}.npy"
         if file in self._written:
@@ -163,7 +168,7 @@ class Recorder:
             if kind is not None:
                 return
             if not self._written:
-                raise ValueError(f"nothing was written to {self.path}: a run has one stage at least")
+                raise ValueError(f"nothing was written to {self.path}: a run has at least one stage")
             (folder / "capture.toml").write_text(self._toml(), encoding="utf-8")
             if self._force and self.path.exists():
                 old = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".old", dir=self.path.parent))

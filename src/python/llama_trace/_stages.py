@@ -1,4 +1,4 @@
-"""The axes of each stage, by the letter that indexes them. A test compares the table with the program's own."""
+"""The axes of each stage, and the letter of each axis in an address. A test compares this table with the program's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OUTSIDE = "tokens embedding rope_cos rope_sin mask final_norm final_norm_q8 fin
 
 
 def in_layer(stage: str) -> bool:
-    """Whether every layer has this stage."""
+    """Returns whether this stage belongs to a layer."""
     return stage not in _OUTSIDE.split()
 
 
@@ -55,7 +55,8 @@ def axes(stage: str) -> tuple[str, ...] | None:
 
 
 def shape(stage: str, run: dict, before: int, tokens: int) -> tuple[int, ...]:
-    """The shape of a stage in a pass that reads `tokens` tokens after `before` cached ones. `run` is a trace's metadata."""
+    """The shape of a stage in a pass that reads `tokens` tokens after `before` cached tokens. `run` is the metadata of a
+    trace."""
     config, precision = run["card"]["config"], run["card"]["precision"]
     group = precision["q8"]["group"] if isinstance(precision, dict) else 1
     heads = config["heads"] * config["head_dim"]

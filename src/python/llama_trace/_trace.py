@@ -23,13 +23,14 @@ _DTYPES = {"F32": "<f4", "I64": "<i8", "I8": "i1", "U8": "u1"}
 
 
 class Damaged(ValueError):
-    """The values of a trace do not match their digest."""
+    """Raised if values of a trace do not match their digest."""
 
 
 class Trace:
-    """A recorded run. Stages are read when they are asked for.
+    """A recorded run. A stage is read when it is accessed.
 
-    A trace of `record` keeps the stages that cannot be derived from others. The program derives the rest, with the bits of the run.
+    A trace that `record` wrote has only the stages that cannot be derived from others. The program derives all other
+    stages, with the same bits as in the run.
     """
 
     path: Path
@@ -64,7 +65,7 @@ class Trace:
             return False
 
     def __getitem__(self, address: str) -> Any:
-        """The stage at an address such as `p0/L1/softmax`, or with an index (`p0/L1/softmax[h=0]`) a part of it.
+        """The stage at an address such as `p0/L1/softmax`. With an index (`p0/L1/softmax[h=0]`), a part of the stage.
 
         Raises KeyError if the run has no such stage, and `Damaged` if its values were changed.
         """
@@ -83,9 +84,9 @@ class Trace:
         raise NotImplementedError
 
     def _derived(self, place: Address) -> Array:
-        """Stages that the program derives, or computes again from kept stages."""
+        """A stage that the trace does not have. The program derives or recomputes it. Raises KeyError if it cannot."""
         if place.run != "r0":
-            raise KeyError(f"{place} is not kept, and branches have no derived stages here: record with --keep all")
+            raise KeyError(f"{place} is not in the trace, and stages of branches are not derived: record with --keep all")
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "out"
             arguments = ["export", "--trace", os.fspath(self.path), "--pass", str(place.number), "--stage", place.stage]
@@ -103,7 +104,7 @@ class Trace:
 
 
 class _File(Trace):
-    """A file that `record` wrote: safetensors, with a table of passes and digests of the values."""
+    """A file that `record` wrote: safetensors, with a table of the passes and with digests of the values."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -111,7 +112,7 @@ class _File(Trace):
             start = file.read(8)
             size = int.from_bytes(start, "little")
             if len(start) < 8 or size > os.path.getsize(path):
-                raise ValueError(f"{path} is no trace of llama-trace: it has no safetensors header")
+                raise ValueError(f"{path} is not a trace of llama-trace: it has no safetensors header")
             try:
                 header = json.loads(file.read(size))
                 about = header.pop("__metadata__", {})
@@ -120,7 +121,7 @@ class _File(Trace):
             except (ValueError, KeyError, TypeError, AttributeError):
                 known = False
         if not known:
-            raise ValueError(f"{path} is no trace of llama-trace: expected a file that `llama-trace record` wrote")
+            raise ValueError(f"{path} is not a trace of llama-trace: expected a file that `llama-trace record` wrote")
         if version != "3":
             raise ValueError(f"{path} has version {version} of the trace format; this module reads version 3")
         self.card = self._run["card"]
@@ -135,7 +136,7 @@ class _File(Trace):
         return self._bytes[first:last].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
 
     def _index(self) -> None:
-        """Finds each stage's place: its tensor, its first byte there, its shape, and its first digest."""
+        """Finds where each stage is stored: its tensor, its first byte in this tensor, its shape, and its first digest."""
         sequences, names = self._run["sequences"], self._run["stages"]
         branches = self._tensor("branches")
         dims = {(int(row[0]), int(row[1])): (int(row[2]), int(row[3])) for row in self._tensor("passes")}
@@ -195,7 +196,7 @@ class _Folder(Trace):
         except (ValueError, KeyError, TypeError):
             known = False
         if not known:
-            raise ValueError(f"{path / 'manifest.json'} is not of llama-trace: expected a folder that `export` wrote")
+            raise ValueError(f"{path / 'manifest.json'} is not a manifest of llama-trace: expected a folder that `export` wrote")
 
     def _places(self) -> list[Address]:
         return list(self._files)
@@ -208,7 +209,7 @@ class _Folder(Trace):
 
 
 class _Plain(Trace):
-    """A capture folder whose files have llama-trace's own names and shapes, as a `Recorder` writes them."""
+    """A folder with a capture.toml and files of llama-trace's own names and shapes, as a `Recorder` writes it."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         super().__init__(path)
@@ -233,7 +234,7 @@ class _Plain(Trace):
             return None
         values = np.load(file, mmap_mode="r")
         if values.dtype == np.dtype("V2"):
-            # bfloat16 has the upper 16 bits of a float32.
+            # A bfloat16 value is the upper 16 bits of a float32 value.
             values = (np.ascontiguousarray(values).view("<u2").astype("<u4") << 16).view("<f4")
         return Array(values, axes(place.stage) or ())
 
@@ -242,7 +243,7 @@ class _Plain(Trace):
 
 
 class _Capture(Trace):
-    """A folder of another runtime with its capture.toml. The program reads it by its capture.toml."""
+    """A folder of another runtime. The program exports its stages as capture.toml describes them."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -278,9 +279,9 @@ def _capture(path: Path) -> Trace:
 
 
 def open(path: str | os.PathLike[str]) -> Trace:
-    """Opens a trace of `record`, a folder of `export`, or a folder with a capture.toml.
+    """Opens a trace that `record` wrote, a folder that `export` wrote, or a folder with a capture.toml.
 
-    Raises FileNotFoundError or ValueError, which says what was expected.
+    Raises FileNotFoundError if `path` does not exist, and ValueError if it is none of these.
     """
     path = Path(path)
     if path.is_file():
@@ -290,5 +291,5 @@ def open(path: str | os.PathLike[str]) -> Trace:
     if (path / "manifest.json").is_file():
         return _Folder(path)
     if path.is_dir():
-        raise ValueError(f"{path} has neither manifest.json (of `llama-trace export`) nor capture.toml")
+        raise ValueError(f"{path} has neither the manifest.json of `llama-trace export` nor a capture.toml")
     raise FileNotFoundError(f"there is no {path}")

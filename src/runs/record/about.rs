@@ -1,4 +1,4 @@
-//! The metadata of a trace: its description of itself.
+//! The metadata of a trace: the description of its run.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub enum Keep {
 /// The description of a recorded run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
-    /// The program that wrote it.
+    /// The program that wrote the trace.
     pub program: String,
     /// The model.
     pub card: ModelCard,

@@ -21,7 +21,7 @@ pub struct Branch {
 }
 
 impl Branch {
-    /// The same as the viewer's [`Fork`].
+    /// The branch as a [`Fork`], which a viewer uses.
     pub fn fork(self) -> Fork {
         Fork { of: self.of, pass: self.pass, token: self.token, setting: None }
     }

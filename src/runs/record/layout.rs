@@ -21,7 +21,7 @@ pub struct Course {
 pub enum Part {
     /// The pass over the prompt.
     Prompt,
-    /// All passes after it, of a token each.
+    /// All later passes, with one token each.
     Decode,
 }
 
@@ -65,12 +65,12 @@ pub struct Layout {
     shared: bool,
 }
 
-/// With more tensors than this, all courses share theirs.
+/// If there would be more tensors than this, all courses share their tensors.
 const MOST_TENSORS: usize = 4000;
 
 impl Layout {
     /// The layout of a run with these passes: those of each sequence, numbered from 0, then the unshared ones of each
-    /// of `branches`. All passes but the first of a sequence read one token. `stages` are those that have a tensor.
+    /// of `branches`. Every pass of a sequence except the first reads one token. `stages` are those that have a tensor.
     pub fn new(sizes: Sizes, passes: &[Vec<PassDims>], branches: &[Branch], stages: &[Stage]) -> Self {
         let mut groups = [Group::default(), Group::default()];
         for (course, passes) in passes.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Layout {
     fn at(&self, course: usize, pass: usize) -> Option<(&Group, usize)> {
         let group = &self.groups[usize::from(pass > 0)];
         let (first, end) = (*group.first.get(course)?, *group.first.get(course + 1)?);
-        // The passes of a branch begin later.
+        // The first pass of a branch has a number above 0.
         let at = first + pass.checked_sub(group.dims.get(first)?.pass)?;
         (at < end).then_some((group, at))
     }
@@ -182,14 +182,14 @@ impl Layout {
         group.between(key.stage, Weight::One, &range)
     }
 
-    /// The number of its values.
+    /// The number of values in the tensor.
     pub fn count(&self, key: Key) -> usize {
         let (group, range) = self.group(key);
         let (weight, unit) = self.unit(key.stage);
         group.between(key.stage, weight, &range).saturating_mul(unit)
     }
 
-    /// The sites in it, in order.
+    /// The sites in the tensor, in order.
     pub fn sites(&self, key: Key) -> impl Iterator<Item = Site> + '_ {
         let (group, range) = self.group(key);
         let sites = (range.from..range.to).filter(move |&at| key.stage.present(&self.sizes, group.dims[at]));
@@ -244,8 +244,8 @@ impl Layout {
         shape
     }
 
-    /// The factor of a stage's number of values that depends on the pass (tokens, keys, both, or neither), and the
-    /// product of the other factors.
+    /// The number of values of a stage as two factors: the factor that depends on the pass (tokens, keys, both, or
+    /// neither), and the product of the other factors.
     fn unit(&self, stage: Stage) -> (Weight, usize) {
         let axes = stage.axes();
         let weight = match (axes.contains(&Axis::Token), axes.contains(&Axis::Key)) {
@@ -259,7 +259,7 @@ impl Layout {
     }
 }
 
-/// A summed quantity of a pass.
+/// The quantity that is summed over passes: 1, tokens, keys, or tokens times keys.
 #[derive(Clone, Copy)]
 enum Weight {
     One,

@@ -3,21 +3,24 @@
 //! ```text
 //! __metadata__          format, format_version, arithmetic, run (JSON: the model, the sampling, what was kept)
 //! passes (P, 4)         course, pass, tokens before it, tokens of it; a sequence counts its own passes from 0
-//! branches (B, 4)       sequence, run it branches from, last pass that both have, token that follows; the first is r1
+//! branches (B, 4)       sequence, run it branches from, last shared pass, the branch's token after it;
+//!                       the first branch is r1
 //! p0/L1/xq              a stage of a prompt's pass, under its address
 //! decode/L1/xq          the same stage of all passes after it, their rows one after the other
-//! index (N, 4)          course, pass, layer (−1: none) and stage (its number in the run's `stages`), for
-//! stats (N, 4)          minimum, maximum, mean and standard deviation over the finite values,
-//! counts (N, 3)         how many are −∞, +∞ and not a number,
-//! digests (M, 32)       the SHA-256 of each 256 KiB of the values that are kept, begun anew with each row of the index
+//! index (N, 4)          for each row of stats and counts: course, pass, layer (−1: none), and stage (its number in
+//!                       the run's `stages`)
+//! stats (N, 4)          minimum, maximum, mean and standard deviation of the finite values
+//! counts (N, 3)         the numbers of values that are −∞, +∞ and NaN
+//! digests (M, 32)       the SHA-256 of each block of 256 KiB of kept values; each row of the index begins a new
+//!                       block
 //! labels, label_ends    the texts of the vocabulary one after the other, and where each ends
 //! prompts, prompt_ends  the texts of the prompts, and where each begins and ends (−1: none)
 //! ```
 //!
 //! A course is a sequence, or the unshared part of a branch. Courses of branches are numbered after the sequences
-//! (`course − sequences + 1` is the run). With several courses, each has its `s1/`, `r1/` or `r1/s1/` before the name;
-//! if that gave too many names, all courses share `s*/`. A stage whose row length differs between passes is stored in
-//! `decode` as one flat run of values.
+//! (`course − sequences + 1` is the run). If there are several courses, names begin with the course: `s1/`, `r1/` or
+//! `r1/s1/` (nothing for sequence 0 of the run itself). If that would give too many names, all courses share `s*/`. A
+//! stage whose row length differs between passes is stored in `decode` as one flat list of values.
 //!
 //! The position of each value follows from `passes` and the names alone ([`layout`]). All sizes are known before the
 //! first pass runs. Values are therefore written to their places as they arrive ([`writer`]), and what exceeds the

@@ -173,8 +173,8 @@ impl Plan {
         ends.last().copied().unwrap_or(0)
     }
 
-    /// The file of a run that is recorded according to `about`. `passes` are the maximum for its sequences, then for
-    /// its branches. If there is a budget, the file stays within it.
+    /// The file of a run that is recorded according to `about`. `passes` has the most passes that are possible, first
+    /// for each sequence, then for each branch. If there is a budget, the file stays within it.
     ///
     /// # Errors
     /// [`Error::Usage`] if even the tokens and the statistics exceed the budget.
@@ -194,7 +194,7 @@ impl Plan {
             let ends = whole.blocks.get(&(key.course, key.part, key.stage));
             ends.and_then(|ends| ends.last()).map_or(0, |count| count * DIGESTS.bytes)
         };
-        // The header of the complete file is at least as long as that of any part.
+        // The header of the complete file is at least as long as that of any smaller file.
         let fixed = whole.header_bytes(about) + least.data_bytes();
         let Some(mut room) = budget.checked_sub(fixed) else {
             return Err(Error::usage("the budget is too small")
@@ -232,7 +232,7 @@ impl Plan {
         self.tensors.last().map_or(0, |last| last.start.saturating_add(last.bytes))
     }
 
-    /// The size of the header with its length field, an upper bound for fewer passes.
+    /// The size of the header with its length field. It is an upper bound for fewer passes.
     pub(super) fn header_bytes(&self, about: &About) -> usize {
         8 + self.header(about).len().next_multiple_of(8)
     }
@@ -276,8 +276,8 @@ impl Plan {
         Some(held.row + self.layout.place(site)?.0)
     }
 
-    /// The digests of `site`: the first table row of its tensor's digests, and the range of its own among them. `None`
-    /// if its values are not kept.
+    /// The digests of `site`: the first row of its tensor in the table of digests, and the range of its own digests,
+    /// counted from that row. `None` if its values are not kept.
     pub(super) fn digests(&self, site: Site) -> Option<(usize, Range<usize>)> {
         let key = self.layout.key(site);
         let (_, first) = self.keys.get(&key)?.values?;
@@ -297,7 +297,7 @@ impl Plan {
     /// Takes the places of the tensors from the header of a file.
     ///
     /// # Errors
-    /// The tensor that the header lacks, or has in another shape.
+    /// A message about a tensor that the header lacks, or has in another shape.
     pub(super) fn placed(mut self, header: &Metadata) -> std::result::Result<Self, String> {
         for tensor in &mut self.tensors {
             let info = header.info(&tensor.name);
@@ -314,7 +314,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// What the budget left out, in words: `ffn_up in layers 0-3`.
+    /// The stages that the budget left out, in words: `ffn_up in layers 0-3`.
     pub fn left_out(&self) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
         for &stage in &self.stages {

@@ -41,7 +41,7 @@ pub struct Trace {
     about: About,
     arithmetic: u32,
     plan: Plan,
-    /// By course; those of a branch include the shared ones.
+    /// The passes of each course. Those of a branch include the shared passes.
     passes: Vec<Vec<Pass>>,
     stages: Vec<Stage>,
     /// A bit for each row of the digest table: whether the block was verified.
@@ -64,7 +64,7 @@ impl Trace {
         self.about.exact && self.arithmetic == ARITHMETIC
     }
 
-    /// The version of the arithmetic that computed it.
+    /// The version of the arithmetic that computed the values.
     pub fn arithmetic(&self) -> u32 {
         self.arithmetic
     }
@@ -79,8 +79,8 @@ impl Trace {
         self.plan.layout.branches()
     }
 
-    /// The passes of a sequence of a run, which counts its own; those of a branch include the shared ones. Empty if
-    /// there is no such sequence.
+    /// The passes of a sequence of a run, with numbers of its own. The passes of a branch include the shared ones.
+    /// Empty if there is no such sequence.
     pub fn passes(&self, run: Run, sequence: usize) -> &[Pass] {
         let course = self.course(run, sequence);
         course.and_then(|course| self.passes.get(course)).map_or(&[], |passes| passes)
@@ -197,8 +197,8 @@ impl Trace {
     /// kept.
     ///
     /// # Errors
-    /// [`Error::Model`] if they differ from the recorded ones. Every block of the rows is verified before its first
-    /// use.
+    /// [`Error::Model`] if the values differ from the recorded ones. Every block of the rows is verified before its
+    /// first use.
     pub fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
         if let Some(token) = self.chosen(site) {
             let id = ArrayD::from_elem(IxDyn(&[1, 1]), i64::from(token));
@@ -225,7 +225,7 @@ impl Trace {
     /// # Errors
     /// Those of [`Trace::rows`].
     pub fn values(&self, site: Site, rows: Range<usize>) -> Result<Option<Values<'_>>> {
-        // The token at the start of a branch is in a table.
+        // The token at the start of a branch is in a table, not in a tensor.
         let is_stored = self.chosen(site).is_none();
         let Some((all, range)) = self.part(site, rows).filter(|_| is_stored) else { return Ok(None) };
         let Some(bytes) = all.get(range.clone()) else { return Ok(None) };
@@ -287,7 +287,7 @@ impl Trace {
         tables::stats(of(&STATS)?, of(&COUNTS)?)
     }
 
-    /// The SHA-256 of each 256 KiB of the values of `site`, if they are kept.
+    /// The SHA-256 of each block of 256 KiB of the values of `site`, if they are kept.
     pub fn digests(&self, site: Site) -> Option<&[[u8; 32]]> {
         let (first, own) = self.plan.digests(self.own(site)?).filter(|_| self.holds(site))?;
         self.table(DIGESTS.name).as_chunks().0.get(first + own.start..first + own.end)

@@ -1,4 +1,4 @@
-//! The output path of a trace: checked before the run, and taken when the file is complete.
+//! The output path of a trace: checked before the run, and used when the file is complete.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -21,7 +21,7 @@ impl Target {
     /// Checks that a file can be written to `path`. `force` allows replacing another file.
     ///
     /// # Errors
-    /// [`Error::Output`] if it cannot, or something is already there.
+    /// [`Error::Output`] if no file can be written there, or something is already there.
     pub fn check(path: &Path, force: bool) -> Result<Self> {
         let target = Self { path: path.to_owned(), force };
         target.check_free()?;

@@ -62,7 +62,7 @@ struct Piece<'a> {
     bytes: &'a [u8],
     /// Its offset in the values of its stage, in bytes.
     at: usize,
-    /// The digest of the block up to here, if that part arrived directly before.
+    /// The digest of the block up to this piece. `None` if the part before it did not arrive directly before.
     digest: Option<Context>,
     sum: Summing,
 }
@@ -86,7 +86,7 @@ impl Writer {
         Ok(Self { about, plan, texts, out, folder, passes, open: HashMap::new(), failed: None })
     }
 
-    /// Announces the next passes: one of each of these courses. Their sites use the course number as the sequence.
+    /// Announces the next passes: one for each course in `reads`. Their sites use the course number as the sequence.
     pub fn next(&mut self, reads: impl Iterator<Item = (usize, PassDims)>) {
         let layout = &self.plan.layout;
         let sequences = layout.courses().len() - layout.branches().len();
@@ -250,7 +250,7 @@ impl Writer {
         file.seek(SeekFrom::Start(at(tables::PROMPTS)))?;
         let prompts = self.texts.prompts.iter().flatten();
         prompts.map(String::as_bytes).try_for_each(|prompt| file.write_all(prompt))?;
-        // The header has its reserved room; JSON ignores the spaces after it.
+        // Spaces, which JSON ignores, fill the rest of the room that is reserved for the header.
         let mut header = ended.header(&self.about);
         header.resize(self.out.start - 8, b' ');
         file.rewind()?;
@@ -264,7 +264,7 @@ impl Writer {
     }
 }
 
-/// Splits the values from byte `at` of their stage on at the ends of blocks.
+/// Splits values at the ends of blocks. The values begin at byte `at` of their stage.
 fn pieces<'a>(open: &mut Open, values: Values<'a>, bytes: &'a [u8], at: usize) -> Vec<Piece<'a>> {
     let each = bytes.len() / values.len().max(1);
     let (mut pieces, mut from) = (Vec::new(), at);

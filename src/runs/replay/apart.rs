@@ -11,7 +11,8 @@ use llama_trace_core::error::{Error, Result};
 pub(super) struct Apart(JoinHandle<()>);
 
 impl Apart {
-    /// Starts a thread called `name`, which answers with the value of `make`. Messages name its `purpose`.
+    /// Starts a thread called `name`, which answers requests with the [`Serving`] that `make` returns. An error names
+    /// the `purpose` of the thread.
     ///
     /// # Errors
     /// If no thread can be started.

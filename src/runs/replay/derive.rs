@@ -32,7 +32,7 @@ pub fn follows(stage: Stage) -> bool {
 
 /// Whether to derive `stage` of a run on `backend`. It must be derivable, and the functions of
 /// [`llama_trace_core::ops`] must give the bits of the backend.
-pub fn is_derived<B: Backend>(backend: &B, stage: Stage) -> bool {
+pub fn is_derived(backend: &dyn Backend, stage: Stage) -> bool {
     let StageInfo { op, derived_from: Some(_), .. } = stage.info() else { return false };
     let operation = match op {
         Op::Quantize => Operation::Prepare,

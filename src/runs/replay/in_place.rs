@@ -10,7 +10,8 @@ use llama_trace_core::error::Result;
 pub(super) struct Apart(Box<dyn FnMut()>);
 
 impl Apart {
-    /// A worker that answers with the value of `make`, which is called with the first piece of work.
+    /// A worker that answers requests with the [`Serving`] that `make` returns. `make` is called before the first piece
+    /// of work.
     ///
     /// # Errors
     /// None.
@@ -18,7 +19,7 @@ impl Apart {
         _: (&str, &str),
         make: impl FnOnce() -> Option<Serving<W>> + Send + 'static,
     ) -> Result<Self> {
-        // This is only called while the viewer exists.
+        // The closure is only called while the viewer exists.
         let (mut make, mut serving) = (Some(make), None);
         Ok(Self(Box::new(move || {
             if let Some(make) = make.take() {
@@ -38,13 +39,13 @@ impl Apart {
         (self.0)();
     }
 
-    /// Nothing is running.
+    /// Returns true: nothing is running.
     pub(super) fn end(self) -> bool {
         true
     }
 }
 
-/// The next reply, if there is one. Waiting would not bring one.
+/// The next reply, if there is one. Waiting would bring none, because no thread is working.
 pub(super) fn next(replies: &Receiver<Reply>, _: Duration) -> Option<Reply> {
     replies.try_recv().ok()
 }

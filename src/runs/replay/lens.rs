@@ -6,7 +6,6 @@ use std::ops::Range;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::lens::{Candidate, LensAt, Reading};
 use llama_trace_core::trace::{Probe, Site, Stage, Values};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::{Activations, Model, pass};
 
 /// The most likely ids after the last layer, by pass and token.
@@ -38,9 +37,9 @@ impl Answers {
 ///
 /// # Errors
 /// The errors of the backend.
-pub(super) fn read_residual<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
+pub(super) fn read_residual(
+    model: &Model,
+    work: &mut Activations,
     tokens: Range<usize>,
     top: usize,
     answers: &[u32],

@@ -23,7 +23,6 @@ use llama_trace_core::trace::{
     Answer, Block, Cached, End, Fork, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query,
     Run, Site, Source, Spread, Stage, Status, TokenLabel,
 };
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Ended, Held, Sampler, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
@@ -136,7 +135,7 @@ impl Live {
     ///
     /// # Errors
     /// An error if the prompt cannot be run, or no thread can be started.
-    pub fn start<B: Backend + 'static>(model: Arc<Model<B>>, start: Start) -> Result<Self> {
+    pub fn start(model: Arc<Model>, start: Start) -> Result<Self> {
         let store = Arc::new(Mutex::new(Store::new(start.memory)));
         Self::start_as(Member::alone(), store, model, start, Vec::new())
     }
@@ -146,21 +145,17 @@ impl Live {
     ///
     /// # Errors
     /// Those of [`Live::start`].
-    pub fn start_forced<B: Backend + 'static>(
-        model: Arc<Model<B>>,
-        start: Start,
-        forced: Vec<u32>,
-    ) -> Result<Self> {
+    pub fn start_forced(model: Arc<Model>, start: Start, forced: Vec<u32>) -> Result<Self> {
         let store = Arc::new(Mutex::new(Store::new(start.memory)));
         Self::start_as(Member::alone(), store, model, start, forced)
     }
 
     /// Starts one of the sequences of a model; their frames share a store. The `forced` tokens follow its prompt in
     /// place of the drawn ones.
-    pub(super) fn start_as<B: Backend + 'static>(
+    pub(super) fn start_as(
         member: Member,
         store: Arc<Mutex<Store>>,
-        model: Arc<Model<B>>,
+        model: Arc<Model>,
         start: Start,
         forced: Vec<u32>,
     ) -> Result<Self> {

@@ -1,5 +1,6 @@
-//! The sources of a viewer's frames: kept from the run, derived from kept ones, or recomputed by the live model layer
-//! by layer, all within a memory budget. The viewer sees only [`llama_trace_core::trace::Source`].
+//! The sources of a viewer's frames. A frame is kept from the run, derived from kept frames, or recomputed layer by
+//! layer by the live model. All frames stay within a memory budget. The viewer sees only
+//! [`llama_trace_core::trace::Source`].
 
 #[cfg_attr(not(feature = "native"), path = "in_place.rs")]
 mod apart;

@@ -11,7 +11,7 @@ use llama_trace_core::ops;
 use llama_trace_core::trace::block::index_of;
 use llama_trace_core::trace::frame::FrameData;
 use llama_trace_core::trace::{Block, PassDims, Region, Run, WeightRows};
-use llama_trace_engine::backend::{Backend, WholeRows};
+use llama_trace_engine::backend::WholeRows;
 use llama_trace_engine::model::Model;
 
 /// The numbers of a line of a stage with shape `shape`; `block` gives a block that contains a region of it.
@@ -45,7 +45,7 @@ pub(super) fn of_stage(
 ///
 /// # Errors
 /// Those of [`Model::rows`].
-pub(super) fn of_weight<B: Backend>(model: &Model<B>, line: Line) -> Result<Vec<f32>> {
+pub(super) fn of_weight(model: &Model, line: Line) -> Result<Vec<f32>> {
     let (rows, first) = rows_of(model, line);
     let values = model.rows(&rows)?;
     Ok(line.cells().map(|cell| values[cell.at - first]).collect())
@@ -55,8 +55,8 @@ pub(super) fn of_weight<B: Backend>(model: &Model<B>, line: Line) -> Result<Vec<
 ///
 /// # Errors
 /// Those of [`Model::rows`].
-pub(super) fn whole<B: Backend>(
-    model: &Model<B>,
+pub(super) fn whole(
+    model: &Model,
     row: Line,
     x: &[i8],
     scales: &[f32],
@@ -79,7 +79,7 @@ pub(super) fn whole<B: Backend>(
 }
 
 /// The rows of a weight that contain a line, and the index of their first value.
-fn rows_of<B: Backend>(model: &Model<B>, line: Line) -> (WeightRows, usize) {
+fn rows_of(model: &Model, line: Line) -> (WeightRows, usize) {
     let Place::Weight(layer, weight) = line.place else { unreachable!("{} is no weight", line.place) };
     let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
     let width = match weight.axes() {

@@ -36,7 +36,6 @@ use llama_trace_core::trace::{
     Answer, Block, Cached, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region,
     Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
 };
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Sampler, Sampling};
 use llama_trace_engine::model::{Activations, Model};
 use llama_trace_formats::tokenizer::Tokenizer;
@@ -50,22 +49,22 @@ const WRITE_IT: &str = "let B write it too: no values of B are computed here";
 const OTHER_SIDE: &str = "B is shown only as it was written; --model explains A's number";
 
 /// An open trace, with its model if that is available.
-pub struct Recorded<B: Backend> {
+pub struct Recorded {
     trace: Arc<dyn Kept>,
     judged: Option<Run>,
-    model: Option<Arc<Model<B>>>,
+    model: Option<Arc<Model>>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
     memory: usize,
     store: Arc<Mutex<Store>>,
     turn: Arc<Mutex<()>>,
 }
 
-impl<B: Backend + 'static> Recorded<B> {
+impl Recorded {
     /// A source of the sequences of `trace`, with a memory limit for all of them in bytes. With the model, values that
     /// the trace lacks are computed again. `tokenizer` gives tokens their texts if the trace has none.
     pub fn new(
         trace: Arc<dyn Kept>,
-        model: Option<Arc<Model<B>>>,
+        model: Option<Arc<Model>>,
         tokenizer: Option<Arc<dyn Tokenizer>>,
         memory: usize,
     ) -> Self {
@@ -218,13 +217,13 @@ fn greedy() -> Result<Sampler> {
 }
 
 /// The model, if there is one, and the advice if there is none.
-struct OfModel<B: Backend> {
-    model: Option<Arc<Model<B>>>,
+struct OfModel {
+    model: Option<Arc<Model>>,
     next: &'static str,
 }
 
-impl<B: Backend> OfModel<B> {
-    fn get(&self, what: impl Display) -> Result<&Model<B>> {
+impl OfModel {
+    fn get(&self, what: impl Display) -> Result<&Model> {
         self.model.as_deref().ok_or_else(|| self.no_model(&what))
     }
 
@@ -252,7 +251,7 @@ impl<B: Backend> OfModel<B> {
 }
 
 /// The worker that reads a sequence of the file.
-struct Reader<B: Backend> {
+struct Reader {
     trace: Arc<dyn Kept>,
     /// The run name it is shown under, if it is compared with another run.
     judged: Option<Run>,
@@ -262,15 +261,15 @@ struct Reader<B: Backend> {
     stop: Stop,
     /// `None` if the sampler settings are unknown.
     sampler: Option<Sampler>,
-    weights: OfModel<B>,
+    weights: OfModel,
     /// The buffers of the model's head; `None` before the first use.
-    work: Option<Activations<B>>,
+    work: Option<Activations>,
     /// The predictions after the last layer of the trace.
     answers: Answers,
     tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
-impl<B: Backend> Serves for Reader<B> {
+impl Serves for Reader {
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
         // Shared passes of a branch are stored under the run it branches from.
         let query = match query.site() {
@@ -340,7 +339,7 @@ impl<B: Backend> Serves for Reader<B> {
     }
 }
 
-impl<B: Backend> Reader<B> {
+impl Reader {
     /// The cosines or sines of a line of those stages, computed from the run's own configuration.
     fn angles(&self, line: Line, site: Site) -> Option<Vec<f32>> {
         let (rules, precision) = (self.rules(), self.trace.card().precision);
@@ -507,7 +506,7 @@ impl<B: Backend> Reader<B> {
     }
 }
 
-impl<B: Backend> Operands for Reader<B> {
+impl Operands for Reader {
     fn numbers(&mut self, line: Line) -> Result<Vec<f32>> {
         self.stop.check()?;
         match line.place {

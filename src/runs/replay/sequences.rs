@@ -9,7 +9,6 @@ use super::serve::Member;
 use super::store::Store;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::Run;
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::{KvCache, Model};
 
 /// The largest number of further runs, and the divisor of their share of the permanently kept frames: all of them
@@ -18,8 +17,8 @@ const MOST: usize = 16;
 const SHARES: usize = 8;
 
 /// The sequences of a model. They take turns computing, and their frames share one memory budget.
-pub struct Sequences<B: Backend> {
-    model: Arc<Model<B>>,
+pub struct Sequences {
+    model: Arc<Model>,
     starts: Vec<Start>,
     store: Arc<Mutex<Store>>,
     turn: Arc<Mutex<()>>,
@@ -27,9 +26,9 @@ pub struct Sequences<B: Backend> {
     others: AtomicUsize,
 }
 
-impl<B: Backend + 'static> Sequences<B> {
+impl Sequences {
     /// A sequence for each of `starts`. The memory limit of the first applies to all together.
-    pub fn new(model: Arc<Model<B>>, starts: Vec<Start>) -> Self {
+    pub fn new(model: Arc<Model>, starts: Vec<Start>) -> Self {
         let memory = starts.first().map_or(0, |start| start.memory);
         let store = Arc::new(Mutex::new(Store::new(memory)));
         Self { model, starts, store, turn: Arc::default(), others: AtomicUsize::new(0) }
@@ -59,7 +58,8 @@ impl<B: Backend + 'static> Sequences<B> {
         if sequences > 1 {
             let Model { config, backend, .. } = &*self.model;
             let needed = start.ids.len() + start.draws;
-            let part = || KvCache::part_of_free(config, backend, sequences).max(needed).min(config.context);
+            let part =
+                || KvCache::part_of_free(config, &**backend, sequences).max(needed).min(config.context);
             start.context = start.context.or_else(|| Some(part()));
         }
         let turn = Arc::clone(&self.turn);
@@ -72,7 +72,7 @@ impl<B: Backend + 'static> Sequences<B> {
     ///
     /// # Errors
     /// Those of [`Live::start`], and [`Error::Usage`] if there are too many runs.
-    pub fn another(&self, run: Run, ids: Vec<u32>, model: Option<Arc<Model<B>>>) -> Result<Live> {
+    pub fn another(&self, run: Run, ids: Vec<u32>, model: Option<Arc<Model>>) -> Result<Live> {
         let Some(start) = self.starts.first() else {
             return Err(Error::usage("there is no run to give another prompt to"));
         };
@@ -85,7 +85,7 @@ impl<B: Backend + 'static> Sequences<B> {
         let model = model.unwrap_or_else(|| Arc::clone(&self.model));
         let Model { config, backend, .. } = &*model;
         let needed = start.ids.len() + start.draws;
-        let part = || KvCache::part_of_free(config, backend, 2).max(needed).min(config.context);
+        let part = || KvCache::part_of_free(config, &**backend, 2).max(needed).min(config.context);
         // The user's context, if the prompt fits.
         start.context = start.context.filter(|&tokens| tokens >= needed).or_else(|| Some(part()));
         let turn = Arc::clone(&self.turn);

@@ -1,4 +1,4 @@
-//! The messages between a viewer's side and the computing side, and the order of the work.
+//! The messages between the viewer's side of a run and the worker that computes, and the order of the work.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -133,8 +133,8 @@ pub(super) trait Serves {
     fn branch(&mut self, run: Run, fork: Fork) -> Result<()>;
 }
 
-/// Answers requests one after the other. If it is to begin, it runs a first pass before. Queries come before further
-/// passes. Each run receives its own answers.
+/// Answers requests one after the other. If it is to begin, a first pass is waiting. Queries come before passes. Each
+/// run receives its own answers.
 pub(super) struct Serving<W> {
     who: W,
     member: Member,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 
 use llama_trace_core::trace::{Block, Fork, Frame, Region, Run, Site};
 
-/// Divisor of the budget for the largest frame or block. It leaves room for the frames on the screen, those being
-/// summarised and the inputs of a derivation at once.
+/// Divisor of the budget for the largest frame or block. This leaves room for the frames on the screen, the frames
+/// being summarised and the inputs of a derivation, all at the same time.
 const FRAME: usize = 16;
 /// Divisor of the budget for the permanently kept layer inputs. With all inputs kept, any stage takes the time of one
 /// layer.

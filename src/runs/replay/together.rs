@@ -18,7 +18,6 @@ use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::{
     Address, Answer, Fork, FrameData, Outline, Query, Region, Run, Site, Source, Stage, Status, Step, Subject,
 };
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
@@ -42,13 +41,13 @@ pub(super) struct Together {
 }
 
 /// The model's run: the model, the sequence, the sampler and the tokenizer.
-type Asked<B> = (Arc<Model<B>>, Member, Sampler, Option<Arc<dyn Tokenizer>>);
+type Asked = (Arc<Model>, Member, Sampler, Option<Arc<dyn Tokenizer>>);
 
 impl Together {
     /// The model runs over the tokens of `passes` as soon as something is asked for that `trace` lacks.
-    pub(super) fn new<B: Backend + 'static>(
+    pub(super) fn new(
         (trace, kept): (Live, Arc<dyn Kept>),
-        run: Asked<B>,
+        run: Asked,
         passes: &[Pass],
         memory: usize,
     ) -> Self {

@@ -4,8 +4,8 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::token_logprobs::{Joined, TokenPieces};
 use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer};
 
-/// The bytes of each of `ids`, which are all tokens of a pass. If merging their text gives exactly these ids, also the
-/// merges.
+/// The pieces of `ids`, which are all tokens of a pass: the bytes of each token, and also its merges if merging the
+/// text gives exactly these ids.
 pub(super) fn token_pieces(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec<TokenPieces>> {
     let tokenizer = tokenizer.ok_or_else(|| {
         Error::usage("there is no tokenizer, so the ids are known but not the texts of the tokens")
@@ -60,7 +60,7 @@ fn of_stretch(stretch: &Stretch) -> Vec<Parts> {
         trees[merge.left] = Some((merge.text.clone(), parts));
     }
     let trees: Vec<Parts> = trees.into_iter().flatten().map(|(_, parts)| parts).collect();
-    // A token that falls back to bytes becomes several tokens. Its parts can then not be assigned.
+    // If a piece is not in the vocabulary, it becomes several byte tokens. The parts then cannot be assigned to tokens.
     if trees.len() == stretch.ids.len() { trees } else { vec![Parts::default(); stretch.ids.len()] }
 }
 

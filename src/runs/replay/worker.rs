@@ -31,14 +31,14 @@ use llama_trace_core::trace::{
     Answer, Block, Fork, Frame, FrameData, NoProbe, Order, Part, PassDims, Pattern, Probe, Query, Recorder,
     Region, Run, Select, Site, Sizes, Spread, Stage, Values,
 };
-use llama_trace_engine::backend::{Backend, Span};
+use llama_trace_engine::backend::Span;
 use llama_trace_engine::generate::{Next, Session};
 use llama_trace_engine::model::{forward, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
 
 /// Runs passes, and recomputes parts of them.
-pub(super) struct Worker<'m, B: Backend> {
-    session: Session<'m, B>,
+pub(super) struct Worker<'m> {
+    session: Session<'m>,
     store: Arc<Mutex<Store>>,
     progress: Arc<Progress>,
     member: Member,
@@ -47,7 +47,7 @@ pub(super) struct Worker<'m, B: Backend> {
     at: Option<(usize, usize)>,
     /// The most likely id after the last layer, by pass and token.
     answers: Answers,
-    branches: Branches<B>,
+    branches: Branches,
     tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
@@ -81,7 +81,7 @@ impl Probe for Watch<'_> {
     }
 }
 
-impl<B: Backend> Serves for Worker<'_, B> {
+impl Serves for Worker<'_> {
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
         // Shared passes of a branch are answered by the run that computed them.
         let query = match query.site() {
@@ -139,9 +139,9 @@ impl<B: Backend> Serves for Worker<'_, B> {
     }
 }
 
-impl<'m, B: Backend> Worker<'m, B> {
+impl<'m> Worker<'m> {
     pub(super) fn new(
-        mut session: Session<'m, B>,
+        mut session: Session<'m>,
         store: Arc<Mutex<Store>>,
         progress: Arc<Progress>,
         member: Member,
@@ -329,7 +329,7 @@ impl<'m, B: Backend> Worker<'m, B> {
     /// Whether deriving `stage` from others of its layer costs less than running the layer. Residuals do not qualify:
     /// they depend on the previous layer.
     fn is_cheap(&self, stage: Stage) -> bool {
-        let backend = &self.session.model.backend;
+        let backend = &*self.session.model.backend;
         is_derived(backend, stage) && !reaches_back(stage)
     }
 

@@ -105,7 +105,7 @@ fn text_of(path: &Path) -> Result<Option<String>> {
         failed("the marks cannot be read")
             .expected("a text in UTF-8")
             .found(error)
-            .next("give another file, or one that is not there yet: --marks FILE")
+            .next("give another file, or one that does not exist yet: --marks FILE")
     };
     let about = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -114,7 +114,7 @@ fn text_of(path: &Path) -> Result<Option<String>> {
     if !about.is_file() {
         let found = if about.is_dir() { "a directory" } else { "a pipe, socket or device" };
         return Err(failed("this is not a regular file")
-            .expected("a file of marks on disk, or one that is not there yet")
+            .expected("a file of marks on disk, or one that does not exist yet")
             .found(found)
             .next("give the path of a file: --marks FILE"));
     }
@@ -196,7 +196,7 @@ fn read(line: &str) -> std::result::Result<(char, Mark), String> {
     let words = parts.next().unwrap_or_default().trim().to_owned();
     let mut letters = letter.chars();
     let (Some(letter), None) = (letters.next().filter(|c| is_letter(*c)), letters.next()) else {
-        return Err(format!("`{letter}` for a letter"));
+        return Err(format!("`{letter}` instead of a letter"));
     };
     if address.is_empty() {
         return Err("no address".to_owned());

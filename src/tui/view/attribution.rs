@@ -163,7 +163,7 @@ impl View for Parts {
         let theme = app.theme;
         let Some(attribution) = Self::attribution(app) else {
             let said = match app.answers.get(&Self::question(app)) {
-                Some(Err(_)) => "this cannot be split",
+                Some(Err(_)) => "the logit cannot be split",
                 _ => "splitting the logit …",
             };
             return vec![Piece::words(said, theme.dim())];

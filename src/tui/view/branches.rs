@@ -50,7 +50,7 @@ fn name(row: &BranchRow) -> String {
 
 fn parts(row: &BranchRow) -> String {
     match row.parent {
-        Some((of, pass)) if row.same_token => format!("as {of} after p{pass}"),
+        Some((of, pass)) if row.same_token => format!("same as {of} after p{pass}"),
         Some((of, pass)) => format!("forks from {of} after p{pass}"),
         None if row.run == Run::ITSELF => "the run itself".to_owned(),
         None if !row.without.is_empty() => {

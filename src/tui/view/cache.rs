@@ -31,10 +31,11 @@ const VALUES: usize = 8;
 const TEXT: usize = 14;
 /// Number of future token counts in the line about the growth.
 const TO_COME: usize = 6;
-/// Lines around the list of the growth (`GROWTH`), below the rows; and the list's minimum lines (`STEPS`).
+/// Lines around the list of future sizes, which is below the rows (`GROWTH`); minimum number of lines of this
+/// list (`STEPS`).
 const GROWTH: u16 = 3;
 const STEPS: u16 = 3;
-/// Number of next tokens that the list of the growth has one by one.
+/// Number of next tokens that have a line each in the list of future sizes.
 const NEXT: usize = 8;
 
 /// The rows of the KV cache by pass, and its bytes.
@@ -155,7 +156,7 @@ impl View for Cache {
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         let (_, each) = strips(app, values_room(app, layout));
-        let dims = [format!(" · → head dim, {each} each"), format!(" · → {each} each")];
+        let dims = [format!(" · → head dim, {each} per cell"), format!(" · → {each} per cell")];
         let dims = (each > 1).then(|| Piece::forms(dims, app.theme.dim()).rank(1));
         let keys = grid::range(app, "↓", Axis::Key, &layout.visible_rows(app), layout.rows);
         let new = [" · + written by this pass", " · + is new"].map(str::to_owned);
@@ -234,11 +235,8 @@ fn growth(app: &App, layout: &Layout, buf: &mut Buffer) {
     put(buf, area, 0, y, &text::right("tokens", counts), theme.dim());
     put(buf, area, bytes_at, y, &text::right("bytes", BYTES), theme.dim());
     let shares = bytes.without_sharing > bytes.token;
-    let words = if shares {
-        "█ as the cache grows · ░ more, if no heads shared"
-    } else {
-        "█ as the cache grows"
-    };
+    let words =
+        if shares { "█ size of the cache · ░ more if no heads shared" } else { "█ size of the cache" };
     put(buf, area, bar_at, y, words, theme.dim());
     let columns = usize::from(area.width.saturating_sub(bar_at));
     for (y, count) in (y + 1..).zip(steps) {

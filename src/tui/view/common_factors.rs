@@ -6,7 +6,7 @@ use llama_trace_core::trace::{Address, Subject};
 
 use super::super::derivation_queries::address_of;
 
-/// A vector that has one factor of every term.
+/// A vector whose components are one factor of every term.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Factor {
     /// The vector's address, with the indices that all terms share.

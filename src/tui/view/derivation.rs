@@ -57,7 +57,7 @@ pub struct Row {
     line: Line<'static>,
     /// The operands on the line: their columns, and the numbers of term and operand.
     operands: Vec<(Range<usize>, (usize, usize))>,
-    /// The component of a weight's row on the line.
+    /// The component of a weight's row that is on this line.
     component: Option<usize>,
 }
 
@@ -105,7 +105,8 @@ fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
     // The mark of omitted entries needs room too.
     let more = if way.is_empty() { 0 } else { text::width(MORE) };
     let mut room = width.saturating_sub(text::width(&last));
-    // The lines that name the weight's row can be scrolled out of sight, so the trail, which cannot, names the row too.
+    // The lines that name the weight's row can be scrolled out of sight. The trail cannot, so it names the
+    // row too.
     let what = derivation.weight.as_ref().map(|weight| {
         let about = Writer { app, rows: Vec::new(), width }.about(weight);
         let about = if about.is_empty() { about } else { format!(" · {about}") };
@@ -332,7 +333,8 @@ impl Writer<'_> {
             let value = number(operand.value);
             let room = self.width.saturating_sub(indent.min(OPERANDS));
             let room = room.saturating_sub(text::width(times) + text::width(&value) + 2).max(1);
-            // If no form of the name fits, the name gets its own lines; the last of them has the value.
+            // If no form of the name fits, the name gets its own lines; the last of these lines has the
+            // value.
             let mut lines = text::wrap(&self.name(operand, of, room), room);
             let name = lines.pop().unwrap_or_default();
             let needed = text::width(times) + text::width(&name) + text::width(&value) + 2;
@@ -391,7 +393,7 @@ impl Writer<'_> {
 
     /// The indices in which a term differs from similar ones.
     fn which(&self, term: &Term, factors: &[Factor]) -> String {
-        // Axes with equal indices share one: d,i=7.
+        // Axes with equal indices are written together: d,i=7.
         let mut indices: Vec<(String, usize, Option<String>)> = Vec::new();
         for (n, letter, index) in common_factors::differing(term, factors) {
             let address = address_of(&term.operands[n]);

@@ -114,7 +114,8 @@ impl Diagram {
     /// The first possible row of a box that reads another box.
     fn below(&self, read: usize, joins: bool) -> usize {
         let spot = &self.spots[read];
-        // A reader of the layer's input is in the same row as its input. So is an addition of a sublayer's output.
+        // A box that reads the layer's input is in the same row as the input. A box that adds a sublayer's
+        // output is in the same row as that output.
         let beside = spot.node == Node::Input && !joins || joins && !spot.stream;
         spot.at.0 + usize::from(!beside)
     }

@@ -64,9 +64,8 @@ fn rotation(before: [f64; 2], after: [f64; 2], angle: f64, columns: u16, theme: 
         Span::styled("  ● ", theme.key()),
         format!("after {}", pair(after)).into(),
     ]);
-    let axes = format!(
-        "across: the first of the pair; upwards: the second; turned by {degrees:.1}°, {angle:.4} radians"
-    );
+    let axes =
+        format!("horizontal: first component; vertical: second; turned by {degrees:.1}°, {angle:.4} radians");
     Drawn { picture: drawn(canvas, (columns, HEIGHT)), words: vec![marks, Line::styled(axes, theme.dim())] }
 }
 
@@ -95,7 +94,7 @@ fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Drawn {
         Span::styled("● ", theme.key()),
         format!("gate {} → {}", text::real(x), text::real(y)).into(),
     ]);
-    let axes = format!("both axes from −{reach:.1} to {reach:.1}; across: the gate");
+    let axes = format!("both axes from −{reach:.1} to {reach:.1}; horizontal: the gate");
     Drawn { picture: drawn(canvas, (columns, HEIGHT)), words: vec![mark, Line::styled(axes, theme.dim())] }
 }
 

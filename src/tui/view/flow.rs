@@ -260,7 +260,10 @@ fn glance(app: &App, drawn: &Drawn, heads: bool) -> Piece {
     let forms = match thumbnail::some_rows(app, app.place().site()) {
         Some(rows) => vec![format!("this box: {rows}{head}"), format!("{rows}{head}")],
         None if sites.any(|site| thumbnail::some_rows(app, site).is_some()) => {
-            vec![format!("this box: all tokens{head}; larger ones: some"), format!("all tokens{head}")]
+            vec![
+                format!("this box: all tokens{head}; larger boxes: some tokens"),
+                format!("all tokens{head}"),
+            ]
         }
         None => vec![format!("each box: all tokens{head}"), format!("all tokens{head}")],
     };
@@ -276,7 +279,7 @@ fn legend(app: &App, (name, reads): (&str, String), foot: Rect, buf: &mut Buffer
         pieces.push(Piece::whole(format!("{words}  "), theme.dim()));
     }
     pieces.push(Piece::whole("║ residual stream", theme.dim()).rank(1));
-    pieces.push(Piece::whole("  each box on a scale of its own", theme.dim()).rank(2));
+    pieces.push(Piece::whole("  each box has its own scale", theme.dim()).rank(2));
     put_fit(buf, foot, 0, 0, &pieces);
     let line = [
         Piece::whole(name, theme.strong()),

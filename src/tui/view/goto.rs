@@ -33,7 +33,7 @@ fn hint(app: &App, text: &str) -> String {
         return "Enter runs this text as a new run".to_owned();
     }
     if comparison_in(text).is_some() {
-        return "Enter compares it with the shown place".to_owned();
+        return "Enter compares it with the place on the screen".to_owned();
     }
     let name = text.split('[').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default().trim();
     let step =

@@ -18,7 +18,8 @@ use super::paint::put;
 /// Maximum number of values in a raster. If a tensor is larger, only the rows around the cursor are drawn.
 pub(super) const MOST: usize = 1 << 20;
 
-/// A matrix on a raster: the rows that are drawn, and the number of rows and columns that share one place.
+/// A matrix on a raster of places: the rows that are drawn, and the number of rows and columns that share one
+/// place. A place is one character, or several if the values are magnified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Raster {
     pub(super) rows: Range<usize>,
@@ -34,8 +35,8 @@ pub(super) struct Raster {
 /// Maximum lines of a magnified value.
 const ZOOM: usize = 4;
 
-/// The rows around `at`, of `rows` rows with `values` values each. They have at most `most` values, but there is at
-/// least one row.
+/// A range of rows around row `at`, out of `rows` rows with `values` values each. The range has at most
+/// `most` values, but at least one row.
 pub(super) fn window(at: usize, rows: usize, values: usize, most: usize) -> Range<usize> {
     let room = (most / values.max(1)).max(1);
     let start = at / room * room;
@@ -52,7 +53,8 @@ impl Raster {
         Self { rows, columns, each: (down, across), places, zoom: 0 }
     }
 
-    /// The raster with the largest places of two characters or more per value; none if there is no room for them.
+    /// The raster in which each value has a place of two or more characters, as large as possible. None if
+    /// there is no room.
     pub(super) fn magnified(rows: Range<usize>, columns: Range<usize>, room: (usize, usize)) -> Option<Self> {
         let places = (rows.len(), columns.len());
         let zoom = (room.0 / places.0.max(1)).min(room.1 / (2 * places.1).max(1)).min(ZOOM);
@@ -69,14 +71,14 @@ impl Raster {
     pub(super) fn down(&self, app: &App) -> Option<String> {
         match self.each.0 {
             0 | 1 => None,
-            rows if rows > 2 && coloured(app) => Some(format!("{} each half", rows / 2)),
-            rows => Some(format!("{rows} each")),
+            rows if rows > 2 && coloured(app) => Some(format!("{} per half", rows / 2)),
+            rows => Some(format!("{rows} per cell")),
         }
     }
 
     /// The number of columns in one place, as text; none for one column.
     pub(super) fn right(&self) -> Option<String> {
-        (self.each.1 > 1).then(|| format!("{} each", self.each.1))
+        (self.each.1 > 1).then(|| format!("{} per cell", self.each.1))
     }
 
     /// The place that shows a row and a column.
@@ -258,10 +260,10 @@ pub(super) fn characters(app: &App) -> &'static str {
 pub(super) fn marks(app: &App, positive: bool) -> Piece {
     let masked = app.answers.spread(app.span_part()).is_some_and(|spread| spread.stats.neg_inf > 0);
     let [long, middle, short, hidden] = match (coloured(app), positive) {
-        (true, true) => ["nothing: 0", "nothing: 0", "nothing: 0", "grey: masked"],
+        (true, true) => ["empty: 0", "empty: 0", "empty: 0", "grey: masked"],
         (true, false) => [
-            "▀▄ above 0 · ▘▖▚ chequered: below · nothing: 0",
-            "▀▄ above ▘▖▚ chequered: below nothing: 0",
+            "▀▄ above 0 · ▘▖▚ chequered: below 0 · empty: 0",
+            "▀▄ above ▘▖▚ chequered: below empty: 0",
             "▀▄ above ▘▖▚ below",
             "grey: masked",
         ],

@@ -218,7 +218,7 @@ impl View for Heads {
         let raster = Self::raster(app, axes, layout);
         let span = app.span();
         let words = match layout.rows_seen() < layout.rows {
-            true => "arrows go on to the heads below",
+            true => "arrow keys go to the heads below",
             false => "every head",
         };
         let words = Piece::whole(format!("{words} · "), theme.dim()).rank(1);

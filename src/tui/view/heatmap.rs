@@ -17,7 +17,8 @@ use super::layout::Layout;
 use super::legend;
 use super::paint::put;
 
-/// Columns for a number in a cell; none if it has no room. Without colours, shades take a part of the cell.
+/// Columns for a number in a cell; none if the cell has no room for a number. Without colours, the shade
+/// takes a part of the cell.
 fn digits(app: &App, cell: u16) -> Option<usize> {
     let (least, beside) = if app.theme.depth() > Depth::Ansi { (WRITTEN, 1) } else { (WRITTEN + 2, 3) };
     (cell >= least).then(|| usize::from(cell) - beside)
@@ -112,7 +113,7 @@ pub(super) fn cells(
             (false, false) => text::left(cell.fill, 2),
             (true, true) => text::right(&text::short(number, width - 1), width - 1) + beyond.unwrap_or(" "),
             (true, false) => {
-                // The number shows its sign itself.
+                // The number has its own sign, so the shade needs none.
                 let shade = cell.fill.chars().last().filter(|_| real.is_finite()).unwrap_or(' ');
                 format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
             }

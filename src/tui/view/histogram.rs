@@ -67,7 +67,8 @@ impl Bins {
     fn fill(&mut self, app: &App) {
         let (cut, index, place) = (app.cut(), app.index(), app.place());
         let (rows, columns) = part(app);
-        // Read from the answers directly: `App::tensor` depends on the questions, and the questions depend on the bins.
+        // Reads the answers directly. `App::tensor` cannot be used: it depends on the questions, and these
+        // depend on the bins.
         let region = kind::in_stage(app, half_blocks::slice(app, rows.clone()));
         let block = app.answers.covering(place.site(), &region);
         let Some(tensor) = block.and_then(|block| Tensor::new(block.clone(), place.step)) else { return };

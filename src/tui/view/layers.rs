@@ -254,7 +254,8 @@ impl Layers {
             format!("{back} {over} t at positions p > 0"),
             format!("{back} {over}"),
         ];
-        // The note is on all three measures. An empty line separates it from the lines above, if there is room.
+        // The note explains all three measures. An empty line separates it from the lines above, if there is
+        // room.
         let y = if area.height > y + 4 { y + 4 } else { y + 3 };
         put_fit(buf, area, 0, y, &[Piece::forms(said, theme.dim())]);
     }

@@ -220,11 +220,11 @@ impl Lens {
         let pieces = [
             Piece::whole("the last layer answers ", theme.dim()),
             Piece::words(format!("\"{name}\""), theme.token()),
-            Piece::whole(format!(": number {} here, {prob:.4}", answer.rank), theme.strong()),
+            Piece::whole(format!(": rank {} here, {prob:.4}", answer.rank), theme.strong()),
         ];
         put_fit(buf, area, 0, y, &pieces);
         if let Some(first) = Self::leads_from(app, layout.rows, token) {
-            put(buf, area, 0, y + 1, &format!("it leads from layer {first} on"), theme.strong());
+            put(buf, area, 0, y + 1, &format!("this answer leads from layer {first} on"), theme.strong());
         }
     }
 }

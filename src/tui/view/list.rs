@@ -18,8 +18,8 @@ use super::{grid, labels, legend};
 
 /// The columns of a value.
 const VALUE: u16 = 9;
-/// Columns that a mark with its word takes ("← picked"). They fit the longest mark, which only a branch has, so that
-/// the bars of a branch and of its parent are equally long.
+/// Columns of a mark with its word. The longest one, "← picked", occurs only in a branch. It always has room,
+/// so that the bars of a branch and of its parent are equally long.
 const MARK: usize = " ← picked".len() - "←".len() + 1;
 /// Minimum columns of texts and bars beside a mark with its word.
 const ROOMY: usize = 16;

@@ -77,8 +77,8 @@ const TENSOR: u16 = 55;
 /// Minimum columns of a derivation beside the tensor.
 const DERIVATION: u16 = 48;
 
-/// Minimum lines in which the tensor fits above the first terms of a derivation. If there are fewer, the panel with the
-/// focus has all of them.
+/// Minimum lines in which the tensor fits above the first terms of a derivation. If there are fewer, the
+/// panel with the focus takes all lines.
 const BOTH: u16 = 26;
 
 /// Minimum lines in which two tensors fit above the verdict on them.

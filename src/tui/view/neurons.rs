@@ -300,7 +300,7 @@ impl Neurons {
         let Some(&unit) = order.get(rank).filter(|_| layout.footer > 1) else { return };
         let top = layout.header + layout.visible_rows(app).len() as u16;
         let area = Rect { height: (top + layout.footer).min(layout.area.height), ..layout.area };
-        let number = format!("unit {unit}, number {} of {} by |hidden|", rank + 1, order.len());
+        let number = format!("unit {unit}, rank {} of {} by |hidden|", rank + 1, order.len());
         let mut pieces = vec![Piece::whole(number, theme.strong())];
         let (most, least) = match writing(app, order, rank) {
             Some(Ok(writing)) => {

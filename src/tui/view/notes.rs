@@ -210,7 +210,7 @@ fn facts(app: &App, stage: Stage, out: &mut Writer) {
         }
         Stage::XqRope | Stage::XkRope => {
             let text = format!(
-                "{}: which two components of a head turn together; the checkpoint's weights decide",
+                "{}: which two components of a head rotate together; the checkpoint's weights decide",
                 card.config.pairing.name()
             );
             out.named("pairs", dim, &text);

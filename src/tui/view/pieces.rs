@@ -282,7 +282,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     expected(app, Rect { height: area.height.min(bottom), ..area }, from, layout, buf);
 }
 
-/// Draws the tokens that were likeliest at the position of the one under the cursor, from line `y` on.
+/// Draws the tokens that were likeliest at the position of the token under the cursor, from line `y` on.
 fn expected(app: &App, area: Rect, y: u16, layout: &Layout, buf: &mut Buffer) {
     let Some(told) = likeliest(app, layout.cursor.0) else { return };
     let room = usize::from(area.height.saturating_sub(y + 1));

@@ -236,7 +236,7 @@ impl View for Rope {
         let said = match is_table(app.place().step) {
             true => ["directions of (cos, sin): → not turned, ↑ a quarter turn", "directions of (cos, sin)"],
             false => {
-                ["○ before ● after ◉ both · circles: length 1 · degrees: how far", "○ before ● after ◉ both"]
+                ["○ before ● after ◉ both · circles: length 1 · degrees: rotation", "○ before ● after ◉ both"]
             }
         };
         put_fit(buf, foot, 0, 0, &[Piece::forms(said.map(str::to_owned), dim)]);
@@ -350,7 +350,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     }
     if let Some(theta) = theta(app, at) {
         let (one, here) = (text::real(theta), position as f64 * theta);
-        // The angle above has no whole turns.
+        // The angle in the line above is without whole turns.
         let turns = (here / TAU).round();
         let left = match turns != 0.0 {
             true => format!(" = {} + {turns}·2π", text::real(wrapped(here))),

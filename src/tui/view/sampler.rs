@@ -58,7 +58,7 @@ fn draws(app: &App) -> Option<(&Draw, Option<&Draw>)> {
     Some((draw(None)?, app.sampler.setting().and_then(|setting| draw(Some(setting)))))
 }
 
-/// The token that the user picked for a branch, and that its sampler did not sample; none in other passes.
+/// The token that the user picked for a branch, if the sampler did not sample it; none in other passes.
 fn picked(app: &App) -> Option<u32> {
     let sampled = app.outline().passes.get(app.place().pass)?.sampled.as_ref()?.id;
     (draws(app)?.0.drawn != sampled).then_some(sampled)
@@ -532,11 +532,11 @@ fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
         }
         Line::Vanishes => match draw.above_0() {
             Some(count) => {
-                let short = format!("probability 0 in float32: {count} above it");
+                let short = format!("below: prob 0 in float32; above: {count} tokens");
                 let whole = format!("{short}, sum {}", sum(draw.after_k.sum));
                 if text::width(&whole) <= room { whole } else { short }
             }
-            None => "probability 0 in float32".to_owned(),
+            None => "below: prob 0 in float32".to_owned(),
         },
         Line::Others(count) => format!("{count} others, less likely"),
         Line::Token(_) => String::new(),

@@ -16,7 +16,7 @@ use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{Panels, tensor_foot};
 
-/// One of two compared tensors with fewer lines than this has a folded head and foot.
+/// Minimum lines of a compared tensor whose head and foot are not folded.
 pub const FOLDED: u16 = 14;
 
 /// The heading of a view's hint.

@@ -26,7 +26,7 @@ pub fn folded(app: &App, foot: Rect, buf: &mut Buffer) {
         Some(Err(words)) => (Piece::words(words, app.theme.dim()), Vec::new()),
         None => return,
     };
-    // A token's text that is cut could be mistaken for another token.
+    // A token's text that is cut could be mistaken for another token, so it is shown whole or not at all.
     let about = match about(app, true) {
         long if long.is_empty() => vec![long],
         long => vec![format!(" · {long}"), format!(" · {}", about(app, false)), String::new()],

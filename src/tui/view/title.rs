@@ -17,7 +17,8 @@ use super::super::verdict_keys;
 use super::Panels;
 use super::paint::{put, put_fit};
 
-/// Index in `drawing` of the form of the sampler's setting for which room is kept.
+/// Index of one form in the result of [`drawing`]. The title keeps room for the sampler's setting in this
+/// form.
 const LEAST: usize = 2;
 
 /// The title line.

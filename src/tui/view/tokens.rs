@@ -87,13 +87,13 @@ fn legend(app: &App, width: u16) -> Option<String> {
         (StripValues::Nothing, _) => return None,
         (StripValues::Attention, None) => return Some("attention: no layer here".to_owned()),
         (StripValues::Attention, Some([layer, head, query])) if roomy => {
-            format!("after each its attention, L{layer} h{head} t{query}:")
+            format!("after each token, its attention L{layer} h{head} t{query}:")
         }
         (StripValues::Attention, Some([layer, head, query])) => {
             let name = if width >= WITH_NAME { "attention " } else { "" };
             format!("{name}L{layer} h{head} t{query}")
         }
-        (StripValues::Surprise, _) if roomy => format!("after each its {}:", carries.name()),
+        (StripValues::Surprise, _) if roomy => format!("after each token, its {}:", carries.name()),
         (StripValues::Surprise, _) => carries.name().to_owned(),
     };
     let marks = MARKS.iter().zip(carries.steps()).map(|(mark, from)| format!("{mark}≥{from}"));

@@ -1,4 +1,5 @@
-//! Maps for ports with a mistake: the stage with the mistake must be in the map, and `diff` must find it.
+//! Suggested maps for ports with a mistake: the stage with the mistake must be in the map, and `diff` must find the
+//! mistake.
 
 use super::*;
 
@@ -46,7 +47,7 @@ fn swap(tensors: &mut crate::models::Tensors, one: &str, other: &str) {
 }
 
 #[test]
-fn the_first_stage_is_the_same_with_the_proposed_map_as_with_the_right_one() {
+fn the_proposed_map_gives_the_same_first_stage_as_the_correct_map() {
     let ids = "1,5,9,13,17,21";
     let model = fixture("golden/gqa");
     let folder = TempDir::new().unwrap();
@@ -64,8 +65,8 @@ fn the_first_stage_is_the_same_with_the_proposed_map_as_with_the_right_one() {
             let (code, report) = diff(&[a.clone(), own], &["--model", model.to_str().unwrap()]);
             let found = address(&report);
             assert_eq!((right.0, code), (1, 1), "{mistake}");
-            // With names that tell nothing, a neighbouring stage may be as likely as the wrong one. Then the note names
-            // both.
+            // If the names of the files say nothing, a neighbouring stage may be as likely as the wrong stage. Then the
+            // note names both stages.
             let stage = right.1.rsplit('/').next().unwrap();
             let names_both = |note: &serde_json::Value| {
                 let note = note.as_str().unwrap();
@@ -78,7 +79,8 @@ fn the_first_stage_is_the_same_with_the_proposed_map_as_with_the_right_one() {
     }
 }
 
-/// Checks the files of a mistaken port under the names of `scheme`. With the correct map, the mistake is at `expected`.
+/// Asserts that `diff` finds the mistake of a port at `expected`, with the correct map and with the suggested map. The
+/// port's files have the names in `scheme`.
 fn held(change: fn(&mut crate::models::Tensors), scheme: Scheme, expected: &str) {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
@@ -95,8 +97,8 @@ fn held(change: fn(&mut crate::models::Tensors), scheme: Scheme, expected: &str)
     assert_eq!((code, &*address), (1, expected), "{map}");
 }
 
-/// Checks a port's files under `scheme`. With the correct map the mistake is at `expected`. With the suggested map it
-/// is there too, or the map names it as a possible stage of a file.
+/// Asserts that `diff` finds the mistake of a port at `expected` with the correct map. With the suggested map, it finds
+/// the mistake there too, or says that it is unsure about this stage. The port's files have the names in `scheme`.
 fn told(a: &Path, b: &Path, model: &Path, scheme: Scheme, expected: &str) {
     let folder = TempDir::new().unwrap();
     let own = folder.path().join("own");
@@ -125,14 +127,14 @@ fn told(a: &Path, b: &Path, model: &Path, scheme: Scheme, expected: &str) {
     assert!(self::address(&report) == expected || is_unsure, "{expected}: {report}\n{map}");
 }
 
-/// Mistakes that give a stage the values of another stage. The file is then assigned to that stage and the next stage
-/// is blamed, unless the map names the other possibility.
+/// Tests mistakes that give a stage the values of another stage. The values alone would assign its file to the other
+/// stage, and `diff` would blame a later stage. So the map must name both stages.
 #[test]
-fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_stage_s() {
+fn a_file_with_the_values_of_another_stage_is_unsure() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let a = exported(&model, ids, folder.path().join("a"));
-    // RoPE left out: all angles are close to 0.
+    // Simulates a port without RoPE: all angles are close to 0.
     let still = crate::models::golden("gqa", |_| {});
     crate::models::edit_json(&still.path().join("config.json"), |config| {
         config["rope_parameters"] = json!({"rope_type": "linear", "factor": 1e9, "rope_theta": 2000.0});
@@ -148,7 +150,7 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     );
     let keys: Scheme = &[("xk", "ja{l}"), ("xk_rope", "jb{l}"), ("ffn_norm", "jc{l}"), ("logits", "jd")];
     told(&a, &still, &model, keys, "p0/L0/xk_rope");
-    // Keys and values are exchanged, and gate and up are exchanged.
+    // Exchanges keys and values, and later gate and up.
     let swapped = |one: &'static str, other: &'static str| {
         let wrong = crate::models::golden("gqa", |tensors| swap(tensors, one, other));
         exported(wrong.path(), ids, folder.path().join(one))
@@ -161,7 +163,7 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     let gates: Scheme =
         &[("ffn_gate", "ja{l}"), ("ffn_silu", "jd{l}"), ("ffn_up", "jb{l}"), ("ffn_hidden", "jc{l}")];
     told(&a, &swapped("gate_proj", "up_proj"), &model, gates, "p0/L0/ffn_gate");
-    // A file with the values of another stage: the activation is left out, and everything after it is wrong.
+    // Leaves the activation out: its file has the values of the gate, and all later stages are wrong.
     let wrong = crate::models::golden("gqa", |tensors| scale(tensors, "down_proj", |x| x * -3.0));
     let silent = exported(wrong.path(), ids, folder.path().join("silent"));
     for layer in 0..3 {
@@ -172,7 +174,7 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     told(&a, &silent, &model, gates, "p0/L0/ffn_silu");
     let alone: Scheme = &[("ffn_silu", "jd{l}"), ("ffn_hidden", "jc{l}"), ("logits", "je")];
     told(&a, &silent, &model, alone, "p0/L0/ffn_silu");
-    // The output of the second layer's feed-forward network is not added to its input.
+    // Does not add the output of the second layer's feed-forward network to the residual stream.
     let bare = exported(wrong.path(), ids, folder.path().join("bare"));
     for entry in fs::read_dir(a.join("pass_000/layer_00")).unwrap().map(Result::unwrap) {
         for layer in ["layer_00", "layer_01"] {
@@ -191,7 +193,7 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
 /// Queries and keys that are both shifted by one position have the same scores, so the stages after them do not show
 /// the mistake.
 #[test]
-fn queries_and_keys_that_are_turned_alike_by_other_angles_are_no_other_files() {
+fn queries_and_keys_rotated_by_the_same_wrong_angle_keep_their_stages() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let [a, b] = ["a", "b"].map(|name| exported(&model, ids, folder.path().join(name)));
@@ -217,10 +219,9 @@ fn queries_and_keys_that_are_turned_alike_by_other_angles_are_no_other_files() {
     told(&a, &b, &model, opaque, "p0/L0/xq_rope");
 }
 
-/// A mistake may leave no file that is similar to a stage. Then families of files are comments in the map, and no file
-/// is left out.
+/// After some mistakes, no file is similar to a stage. Then all lines of the map are comments, and no file is left out.
 #[test]
-fn families_of_which_nothing_is_near_are_told_of() {
+fn families_without_similar_values_are_listed_as_comments() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let a = exported(&model, ids, folder.path().join("a"));
@@ -243,9 +244,9 @@ fn families_of_which_nothing_is_near_are_told_of() {
     assert_eq!(output.status.code(), Some(2), "{map}");
 }
 
-/// Names that join several words, with or without capitals.
+/// Files whose names join several words, with or without capitals.
 #[test]
-fn words_that_stand_in_one_say_what_a_file_is_after_a_mistake() {
+fn joined_words_in_a_name_decide_the_stage_after_a_mistake() {
     let camel: Scheme = &[
         ("attn_residual", "layer{l}AfterAttn"),
         ("ffn_norm", "ffnNorm{l}"),
@@ -271,34 +272,34 @@ fn words_that_stand_in_one_say_what_a_file_is_after_a_mistake() {
 /// A norm does not depend on the length of its input. So a correct norm does not show that the input's length is
 /// correct.
 #[test]
-fn a_file_that_points_where_its_stage_does_is_that_stage_however_long_it_is() {
+fn a_file_with_the_direction_of_a_stage_is_this_stage_at_any_length() {
     let scheme =
         &[("embedding", "vocab.output_0"), ("attn_norm", "in.{l}.output_0"), ("logits", "lm.output_0")];
     held(|tensors| scale(tensors, "embed_tokens", |x| x * 5.0), scheme, "p0/embedding");
 }
 
-/// The states before and after each layer in one family of files. After the embedding, such a file is not the output of
-/// a sublayer.
+/// One family of files has the embedding and the output of each layer. A family that begins with the embedding is not
+/// the output of a sublayer.
 #[test]
-fn a_family_that_goes_on_from_the_embedding_is_the_residual_stream() {
+fn a_family_that_begins_with_the_embedding_is_the_residual_stream() {
     let scheme = &[("embedding", "state_0"), ("ffn_residual", "state_{m}")];
     let loud = |tensors: &mut crate::models::Tensors| scale(tensors, "up_proj", |x| x * -40.0);
     held(loud, scheme, "p0/L0/ffn_residual");
 }
 
-/// Two numbers in a name. The layer's number is the one with which most files fit.
+/// Each name has two numbers. The number with which most files fit is the layer's.
 #[test]
-fn the_layer_s_number_is_the_same_one_in_all_names_of_a_kind() {
+fn the_layers_number_has_the_same_place_in_all_names_of_a_family() {
     let scheme =
         &[("attn_output", "branch1_{l}"), ("ffn_down", "branch2_{l}"), ("ffn_residual", "stream_{l}")];
     let last = |tensors: &mut crate::models::Tensors| scale(tensors, "layers.2.self_attn.o_proj", |x| -x);
     held(last, scheme, "p0/L2/attn_output");
 }
 
-/// A stage that depends on positions is at first correct only at the first token. A stage that depends on each token
-/// alone is not.
+/// With a wrong θ, a stage after RoPE is correct only at the first token. So a file with one correct row is assigned to
+/// a stage after RoPE.
 #[test]
-fn what_is_right_at_the_first_token_alone_is_behind_rope() {
+fn a_file_that_is_correct_only_at_the_first_token_is_after_rope() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     let b = with_setting(&folder, "rope_theta", 500_000.0, &[]);
@@ -339,7 +340,7 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
         let is_unsure = report["notes"].to_string().contains("unsure between final_norm and ffn_residual");
         assert_eq!(is_unsure, name != "named", "{report}\n{map}");
     }
-    // The wrong logits follow from it, so the file is not an embedding, whatever its name is.
+    // The wrong logits follow from this file, so the map does not call it an embedding, whatever its name is.
     for name in ["last_hidden_state", "z"] {
         let own = folder.path().join(format!("logits of {name}"));
         renamed(&b, &own, 4, &[("logits", "logits")]);
@@ -350,13 +351,14 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
         let (code, report) = diff(&[a.clone(), own], &["--model", fixture("builtin").to_str().unwrap()]);
         assert_eq!((code, &*address(&report)), (1, "p0/final_norm"), "{report}\n{map}");
     }
-    // Other names do not say that the last state is normed. The map says what that would mean.
+    // With these names, it is open whether the last state is normalised. The map says what it means if it is.
     let own = folder.path().join("others");
     renamed(&b, &own, 4, &[("embedding", "state_0"), ("ffn_residual", "state_{m}")]);
     let map = propose(&a, &own);
     assert!(map.contains("leaves that norm out"), "{map}");
     fs::write(own.join("capture.toml"), &map).unwrap();
-    // All compared stages are equal: no difference, and the report names the stages where a mistake would not show.
+    // All compared stages are equal, so there is no difference. The report names the stages in which a mistake would
+    // not show.
     let folders = [a.clone(), own];
     let beyond = "not compared, and no compared stage depends on them: p0/final_norm, p0/logits; a mistake there does not show";
     for model in [&["--model", fixture("builtin").to_str().unwrap()][..], &[]] {
@@ -376,7 +378,7 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
 
 /// A wrong θ in a port that writes only the outputs of layers.
 #[test]
-fn a_mistake_of_every_layer_is_named_where_layer_outputs_alone_are_written() {
+fn a_mistake_in_every_layer_is_named_from_layer_outputs_alone() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     for (theta, setting) in [(500_000.0, OUTPUTS), (100.0, FROM_ONE), (1e6, STATES)] {

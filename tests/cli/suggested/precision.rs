@@ -29,10 +29,10 @@ fn a_coarser_precision_is_proposed_where_the_values_show_it() {
     }
 }
 
-/// If all files are rounded to float16, which is closer than bfloat16, the residual stream is not the only one that is
-/// rounded.
+/// All files are rounded to float16, which is finer than bfloat16. So the map must not say that only the residual
+/// stream is rounded.
 #[test]
-fn a_run_in_float16_with_logits_in_float32_is_told_by_all_of_its_files() {
+fn a_float16_run_with_float32_logits_is_recognised() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
@@ -56,10 +56,9 @@ fn a_run_in_float16_with_logits_in_float32_is_told_by_all_of_its_files() {
     assert_eq!(first(&[a, own], &fixture("builtin")).0, 0, "{map}");
 }
 
-/// Correct runs in bfloat16 with float32 logits. The other files that they wrote are stages that not every bfloat16 run
-/// rounds.
+/// Correct runs in bfloat16 with float32 logits. All their other files are stages that only some bfloat16 runs round.
 #[test]
-fn a_run_in_bfloat16_of_which_little_was_written_passes() {
+fn a_bfloat16_run_with_few_files_passes() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let a = exported(&model, ids, folder.path().join("a"));
@@ -76,7 +75,8 @@ fn a_run_in_bfloat16_of_which_little_was_written_passes() {
     for (name, scheme) in schemes {
         let own = folder.path().join(name);
         renamed(&sixteen, &own, 3, scheme);
-        // A runtime that stores cos, sin, attention weights and the embedding in the number type of the model.
+        // Simulates a runtime that stores cos, sin, attention weights and the embedding in the number type of the
+        // model.
         let files = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().path());
         files.filter(|file| !file.ends_with("logits.npy")).for_each(|file| round(&file));
         if let Ok(mut bytes) = fs::read(own.join("logits.npy")) {
@@ -91,8 +91,8 @@ fn a_run_in_bfloat16_of_which_little_was_written_passes() {
             assert_eq!((code, &*address(&report)), (0, "same"), "{name}: {report}\n{map}");
         }
     }
-    // Includes a stage that every bfloat16 run rounds, and that is not rounded here. So the run was in float32, and
-    // only its angles were rounded.
+    // The folder also has a stage that every bfloat16 run rounds. It is not rounded here, so the run was in float32,
+    // and only its angles were rounded.
     let own = folder.path().join("exact");
     let some: Scheme =
         &[("embedding", "e"), ("attn_norm", "n{l}"), ("rope_cos", "cos"), ("logits", "logits")];
@@ -104,7 +104,7 @@ fn a_run_in_bfloat16_of_which_little_was_written_passes() {
     let (code, address, names) = first(&[a.clone(), own], &model);
     assert_eq!((code, &*address), (1, "p0/rope_cos"), "{map}");
     assert!(names.contains("bf16_rounding"), "{names}");
-    // If a table has 16 bits in the reference too, it does not show the precision of the run.
+    // The embedding has 16 bits in the reference too, so it does not show the precision of the run.
     let own = folder.path().join("table");
     renamed(&a, &own, 3, &[("embedding", "e"), ("logits", "logits")]);
     round(&own.join("e.npy"));
@@ -125,7 +125,7 @@ fn round(path: &Path) {
 }
 
 #[test]
-fn a_residual_that_is_kept_in_16_bits_in_a_run_of_float32_does_not_pass() {
+fn a_16_bit_residual_stream_in_a_float32_run_does_not_pass() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
@@ -139,7 +139,7 @@ fn a_residual_that_is_kept_in_16_bits_in_a_run_of_float32_does_not_pass() {
         let address = report["first"]["address"].as_str().unwrap_or("same");
         assert!(code == 1 && address.starts_with("p0/L0/ffn_residual["), "{report}\n{map}");
     }
-    // A run that rounds every result, but not logits, attention weights and angles, has 16 bits.
+    // A run that rounds every result except logits, attention weights and angles is a 16-bit run.
     let sixteen = folder.path().join("sixteen");
     ok(&llama_trace(["export", "--ids", IDS, "--precision", "bf16", "--out", sixteen.to_str().unwrap()]));
     for (name, scheme) in [

@@ -51,7 +51,7 @@ fn checkpoints() -> impl Iterator<Item = Checkpoint> {
 }
 
 /// The same model on both devices.
-fn both(checkpoint: &Checkpoint, precision: Precision) -> Option<(Model<Cuda>, Model<Cpu>)> {
+fn both(checkpoint: &Checkpoint, precision: Precision) -> Option<(Model, Model)> {
     let cuda = Cuda::of_tests(ROOM)?.with_precision(precision);
     let cpu = Cpu::default().with_precision(precision);
     Some((Model::load(checkpoint, cuda).unwrap(), Model::load(checkpoint, cpu).unwrap()))
@@ -59,11 +59,7 @@ fn both(checkpoint: &Checkpoint, precision: Precision) -> Option<(Model<Cuda>, M
 
 /// Runs a prompt of `tokens` tokens and two decode passes. Returns every frame, and the bits of the logits of each
 /// pass.
-fn run<B: Backend>(
-    model: &Model<B>,
-    tokens: usize,
-    select: Option<&Select>,
-) -> (HashMap<Site, Frame>, Vec<Vec<u32>>) {
+fn run(model: &Model, tokens: usize, select: Option<&Select>) -> (HashMap<Site, Frame>, Vec<Vec<u32>>) {
     let frames = RefCell::new(HashMap::new());
     let mut session = Session::with_capacity(model, sampler(), tokens + 4).unwrap();
     let mut logits = Vec::new();
@@ -152,7 +148,7 @@ fn a_batch_draws_what_each_draws_alone() {
         let Some((cuda, cpu)) = both(&checkpoint, precision) else { return };
         let sampling = Sampling { temperature: 0.9, top_k: 30, top_p: 0.95, seed: 3 };
         let prompts = [prompt(3), prompt(20), prompt(1)];
-        fn texts<B: Backend>(model: &Model<B>, sampler: &Sampler, ids: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+        fn texts(model: &Model, sampler: &Sampler, ids: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
             let mut texts = vec![Vec::new(); ids.len()];
             let prompts =
                 Prompts { ids, ends: Vec::new(), draws: 6, context: None, chunk: None, memory: None };
@@ -291,7 +287,7 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
 fn nobody_waits_for_the_stages_of_a_decode_pass_before_it_is_over() {
     let checkpoint = random::of_config("random", small(2), Dtype::BF16);
     let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
-    fn pass<B: Backend>(session: &mut Session<'_, B>) -> Vec<Site> {
+    fn pass(session: &mut Session<'_>) -> Vec<Site> {
         let dims = session.next_pass(session.waiting().len());
         let (all, mut stages) = (Select::all(), Vec::new());
         let seen = |frame: Frame| stages.push(frame.site);

@@ -8,7 +8,7 @@ use llama_trace_cuda::Cuda;
 use llama_trace_engine::generate::{Batch, Chat, Prompts};
 
 /// A small model on a device that is lost after this many launches. The launches of loading do not count.
-fn lost_after(launches: usize) -> Option<Model<Cuda>> {
+fn lost_after(launches: usize) -> Option<Model> {
     let checkpoint = random::of_config("random", small(0), Dtype::BF16);
     // Each random weight takes one launch.
     let made = checkpoint.tensors().filter(|(_, tensor)| tensor.shape().len() == 2).count();
@@ -45,7 +45,7 @@ fn a_device_that_is_lost_ends_the_run_with_an_error_and_what_was_drawn_stays() {
 
 #[test]
 fn texts_of_a_batch_keep_what_was_drawn_before_the_device_was_lost() {
-    fn run(model: &Model<Cuda>) -> (Vec<Vec<u32>>, Option<Error>) {
+    fn run(model: &Model) -> (Vec<Vec<u32>>, Option<Error>) {
         let ids = vec![prompt(3), prompt(9), prompt(1)];
         let mut texts = vec![Vec::new(); ids.len()];
         let prompts = Prompts { ids, ends: Vec::new(), draws: 9, context: None, chunk: None, memory: None };

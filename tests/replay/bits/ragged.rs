@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::{VOCAB, bits, models};
 use llama_trace_core::trace::{NoProbe, Probe, Site, Values};
 use llama_trace_engine::backend::Span;
-use llama_trace_engine::backend::cpu::Cpu;
 use llama_trace_engine::model::{Activations, KvCache, Model, pass};
 
 /// All rows that a pass records, by site.
@@ -34,9 +33,9 @@ impl Probe for Bits {
 
 /// Runs a pass over `spans` with the caches of their sequences. Returns the bits of the last logits.
 fn run(
-    model: &Model<Cpu>,
-    caches: &mut [KvCache<Cpu>],
-    work: &mut Activations<Cpu>,
+    model: &Model,
+    caches: &mut [KvCache],
+    work: &mut Activations,
     spans: &[Span],
     probe: &mut dyn Probe,
 ) -> Vec<Vec<u32>> {
@@ -66,7 +65,7 @@ fn a_row_is_summed_in_the_order_of_its_own_span() {
     /// Tokens of each sequence in one pass and in the next; 16 tokens of one sequence count as many.
     const PASSES: [[usize; 4]; 2] = [[20, 1, 17, 9], [1, 16, 2, 15]];
     for (name, model) in models(512) {
-        let cache = |_| KvCache::with_capacity(&model.config, &model.backend, 36).unwrap();
+        let cache = |_| KvCache::with_capacity(&model.config, &*model.backend, 36).unwrap();
         let [mut together, mut unwatched, mut alone] =
             [(); 3].map(|()| (0..4).map(cache).collect::<Vec<_>>());
         let mut work = Activations::new(&model).unwrap();

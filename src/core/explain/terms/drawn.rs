@@ -19,7 +19,7 @@ impl<O: Operands> Explainer<'_, O> {
         let operand = self.operand(probs.cell(at), values[at]);
         self.applied(operand, values[at]);
         let result = if rank.is_some() { (f64::from(values[at]) / sum) as f32 } else { 0.0 };
-        self.applied(constant("sum of the tokens that stay", sum), result);
+        self.applied(constant("sum of the kept probabilities", sum), result);
         let limit = if top_k > 0 { format!("top-k {top_k}") } else { "no top-k".to_owned() };
         let all = values.iter().fold(0.0, |sum, &prob| sum + f64::from(prob));
         let tokens = if possible == 1 { "token is" } else { "tokens are" };
@@ -31,26 +31,29 @@ impl<O: Operands> Explainer<'_, O> {
         };
         self.note(if kept == possible {
             format!(
-                "{possible_of}; {limit} and top-p {top_p} keep all {possible}, which sum to {sum:.6} before they are divided by that sum."
+                "{possible_of}; {limit} and top-p {top_p} keep all {possible}. Their probabilities are divided by their sum, {sum:.6}."
             )
         } else {
             format!(
-                "{possible_of}; {limit} and top-p {top_p} keep {kept}, which sum to {sum:.6} before they are divided by that sum; the others, {:.6} together, are removed.",
+                "{possible_of}; {limit} and top-p {top_p} keep {kept} and remove the others, {:.6} together. Each kept probability is divided by the sum of those kept, {sum:.6}.",
                 (all - sum).max(0.0)
             )
         });
         self.note(match rank {
             Some(rank) => {
                 let so_far = ids[..=rank].iter().fold(0.0, |sum, &id| sum + f64::from(values[id]));
-                format!("This one is number {} of them; the sum up to this one is {so_far:.6}.", rank + 1)
+                format!(
+                    "This token is number {} of them; the sum up to and including it is {so_far:.6}.",
+                    rank + 1
+                )
             }
             None if values[at] == 0.0 => {
-                "This one is not among them: its probability is 0 in float32.".to_owned()
+                "This token is not among them: its probability is 0 in float32.".to_owned()
             }
             None => {
                 let beyond_k = top_k > 0 && !likeliest(&values).iter().take(top_k).any(|&id| id == at);
                 let by = if beyond_k { "top-k" } else { "top-p" };
-                format!("This one is not among them: {by} removes it.")
+                format!("This token is not among them: {by} removes it.")
             }
         });
         self.folded.result = Some(result);
@@ -68,9 +71,9 @@ impl<O: Operands> Explainer<'_, O> {
             self.applied(operand, share);
             let end = before + f64::from(share);
             let place = format!(
-                "Laid side by side, the likeliest first, its share reaches from {before:.6} to {end:.6}"
+                "Laid side by side, the likeliest first, the shares give this token the interval from {before:.6} to {end:.6}"
             );
-            // A branch begins with a chosen token instead of the drawn one.
+            // A branch begins with a picked token instead of the sampled one.
             let drawn_here = match random {
                 Some(random) => share > 0.0 && (before - ROUNDING..end + ROUNDING).contains(&random),
                 None => before == 0.0,

@@ -7,16 +7,17 @@ use crate::explain::rule::{Cell, Fold, Line, Place};
 use crate::trace::explanation::Split;
 
 impl<O: Operands> Explainer<'_, O> {
-    /// Splits query · key by RoPE's pairs, and into content and position. Content is the product with both tokens at
-    /// one position. Position is the change by their rotation, and needs the values before RoPE.
+    /// Splits query · key by RoPE's pairs, and into content and position. Content is the product that both tokens would
+    /// have at the same position. Position is the rest of the score, the effect of their distance. Both need the values
+    /// before RoPE.
     pub(super) fn content_and_position(&mut self, query: Line, key: Line) -> Result<()> {
         let (mut pairs, mut content, mut whole) = (Vec::new(), Ok(0.0), 0.0);
-        // A token's own key has the position of its query.
+        // Whether both have the same position, like the query and the key of one token.
         let mut together = true;
         for i in 0..query.count {
             let Some((of_query, false)) = self.pair(query.cell(i)) else { continue };
             let Some((of_key, _)) = self.pair(key.cell(i)) else { continue };
-            // Their indices in the head are the same before and after RoPE.
+            // The two components of the pair have the same indices in the head before and after RoPE.
             let places = of_query.map(|cell| cell.at % query.count);
             let mut after = 0.0;
             for place in places {
@@ -59,8 +60,8 @@ impl<O: Operands> Explainer<'_, O> {
         Ok(f64::from(single(self.operands, a)?) * f64::from(single(self.operands, b)?))
     }
 
-    /// The two values that RoPE made `cell` from, and whether the cell is the second of its pair. A key is followed
-    /// back through repeat-KV and the cache.
+    /// The two values from which RoPE computed `cell`, and whether the cell is the second of its pair. For a key, the
+    /// search goes back through repeat-KV and the cache. `None` if there is no RoPE before the cell.
     fn pair(&self, mut cell: Cell) -> Option<([Cell; 2], bool)> {
         loop {
             let Place::Stage(site) = cell.place else { return None };
@@ -72,7 +73,7 @@ impl<O: Operands> Explainer<'_, O> {
         }
     }
 
-    /// The angle of component `i` of a query minus that of a key, in radians.
+    /// The angle between the rotations of a query and a key at component `i`, in radians: query minus key.
     fn angle(&self, query: Line, key: Line, i: usize) -> f64 {
         let Place::Stage(site) = query.place else { return f64::NAN };
         let Some(dims) = self.rules.pass(site.pass) else { return f64::NAN };

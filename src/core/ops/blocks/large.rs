@@ -5,7 +5,8 @@ use super::{Format, half};
 
 /// Scale and minimum (six bits each) of all eight runs of a `Q4_K` or `Q5_K` block, from its twelve bytes. Runs 0–3
 /// have them in the low six bits of bytes 0–3 (scale) and 4–7 (minimum). Runs 4–7 have the low four bits in bytes 8–11
-/// and the upper two in the upper two bits of bytes 0–7. Byte r of a result is the number of run r, run 0 lowest.
+/// (scale: low half of the byte, minimum: high half) and the upper two in the upper two bits of bytes 0–3 (scale) and
+/// 4–7 (minimum). Byte r of each result, counted from the lowest, is that of run r.
 #[inline(always)]
 pub fn six_bits(packed: &[u8]) -> (u64, u64) {
     let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);
@@ -58,8 +59,8 @@ impl Format for Q4K {
     }
 }
 
-/// `Q5_K`: the formula of [`Q4K`] with q of five bits. A block is d and e (halves), the twelve bytes,
-/// 32 bytes with the fifth bits (run r of value i: bit r of byte i), and the 4·32 bytes of [`Q4K`].
+/// `Q5_K`: the formula of [`Q4K`] with q of five bits. A block is d and e (halves), the twelve bytes, 32 bytes with the
+/// fifth bits (value i of run r: bit r of byte i), and the 4·32 bytes of [`Q4K`].
 pub struct Q5K;
 
 impl Format for Q5K {
@@ -89,9 +90,9 @@ impl Format for Q5K {
 }
 
 /// `Q6_K`: x = (d·s)·(q − 32), with a scale s (int8) for each 16 values. A block is 64 bytes for each half of 128
-/// values, with the low four bits of q; then 32 bytes for each half, with the upper two; 16 s; and d (half). In part p
-/// = 0 … 3 of a half, value i has its low bits in byte 32·(p mod 2) + i: the low four if p < 2, else the high four. Its
-/// upper bits are at bit 2p of byte i.
+/// values, with the low four bits of q; then 32 bytes for each half, with the upper two; 16 s; and d (float16). In part
+/// p = 0 … 3 of a half, value i has its low bits in byte 32·(p mod 2) + i: the low four if p < 2, else the high four.
+/// Its upper bits are at bit 2p of byte i.
 pub struct Q6K;
 
 impl Format for Q6K {
@@ -165,8 +166,8 @@ impl Format for Q2K {
 }
 
 /// `Q3_K`: x = (d·(s − 32))·(q − 4), with a scale s (six bits) for each 16 values. A block is 32 bytes with the third
-/// bits of q (part p of value i of half h: bit 4h + p of byte i), 64 bytes with the lower two, twelve bytes with the s,
-/// and d (half). The s of run r has its low four bits in byte r mod 8: the low half of that byte if r < 8, else the
+/// bits of q (value i of part p of half h: bit 4h + p of byte i), 64 bytes with the lower two, twelve bytes with the s,
+/// and d (float16). The s of run r has its low four bits in byte r mod 8: the low half of that byte if r < 8, else the
 /// high half. Its upper two are at bit 2·(r / 4) of byte 8 + r mod 4.
 pub struct Q3K;
 
@@ -200,9 +201,9 @@ impl Format for Q3K {
     }
 }
 
-/// `IQ4_XS`: x = (d·(s − 32))·t, with t one of the sixteen numbers of [`super::Iq4Nl`] and a scale s (six bits) for each
-/// run of 32. A block is d (half), two bytes with the upper two bits of each s (run r at bit 2r), four with the low
-/// four, and for each run the 16 bytes of [`super::Q4_0`].
+/// `IQ4_XS`: x = (d·(s − 32))·t, with t one of the sixteen numbers of [`super::Iq4Nl`], and a scale s (six bits) for
+/// each run of 32. A block is d (half), two bytes with the upper two bits of each s (run r at bit 2r), four with the
+/// low four, and for each run the 16 bytes of [`super::Q4_0`].
 pub struct Iq4Xs;
 
 impl Format for Iq4Xs {

@@ -21,7 +21,7 @@ fn fives(fifths: &[u8], bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `Q8_0`: x = d·q. A block is d (half) and 32 q (int8; here the byte plus 128).
+/// `Q8_0`: x = d·q. A block is d (half) and 32 q (int8; the codes here are 128 larger).
 pub struct Q8_0;
 
 impl Format for Q8_0 {

@@ -79,7 +79,7 @@ fn runs_of_a_k_block_have_their_own_scales() {
 
 #[test]
 fn six_bits_are_split_in_four_and_two() {
-    // Byte 0 serves parts 0 and 2, their upper bits are 1 and 3; their first runs have scales 1 and −2.
+    // Byte 0 has the low bits of values 0 and 64. Their upper bits are 1 and 3; the scales of their runs are 1 and −2.
     let out = values::<Q6K>(&[(0, &[0xa5]), (128, &[0b11_0001]), (192, &[1, 0, 0, 0, 0xfe]), (208, &TWO)]);
     assert_eq!((out[0], out[64], out[1], out[128]), (-22.0, -104.0, -64.0, 0.0));
 }
@@ -104,7 +104,7 @@ fn the_upper_bits_of_eight_scales_are_two_bytes() {
     assert_eq!((out[0], out[16], out[96], out[112]), (-127.0, 113.0, -17.0, 17.0 * 127.0));
 }
 
-/// A format's product with ones: the sum of the values, all of which are whole numbers here.
+/// Checks that a product with ones is the sum of the values. All values are whole numbers here.
 fn product_with_ones<F: Format>(blocks: usize, parts: &[(usize, &[u8])]) {
     let (mut row, mut x) = (vec![0; blocks * F::BYTES], vec![0.0; blocks * F::VALUES]);
     for (number, block) in row.chunks_exact_mut(F::BYTES).enumerate() {

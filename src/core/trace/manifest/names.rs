@@ -1,11 +1,11 @@
-//! The names of an export's files and folders, read back.
+//! Parses the names of an export's files and folders.
 
 use std::collections::BTreeSet;
 
 use super::Manifest;
 
 impl Manifest {
-    /// The names of the files that the manifest `text` lists, without names that no export writes.
+    /// The names of the files that the manifest `text` lists. Names that no export writes are left out.
     ///
     /// # Errors
     /// As [`Manifest::read`].

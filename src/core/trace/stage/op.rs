@@ -1,7 +1,7 @@
 //! The operations that compute stages.
 
-/// The operation that computes a stage from its inputs and weights. `explain` has the rule of each, `replay` runs those
-/// without weights, and `diff` uses it to find the stages that a mistake affects.
+/// The operation that computes a stage from its inputs and weights. `explain` has a rule for each operation, `replay`
+/// runs the operations without weights, and `diff` uses the operation to find the stages that a mistake affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// The pass's input: nothing is computed.

@@ -4,7 +4,7 @@ use super::super::axis::Axis as A;
 use super::Input::{self, LayerInput, Positions};
 use super::{Aliases, Exists, Op, Rounded, Runs, Section, StageInfo, Unit, WeightUse, When};
 
-/// An optional column: its first value, if it has one.
+/// The value of an optional column; `None` if the row gives none.
 const fn first<T: Copy>(column: &[T]) -> Option<T> {
     match column {
         [value, ..] => Some(*value),
@@ -12,7 +12,7 @@ const fn first<T: Copy>(column: &[T]) -> Option<T> {
     }
 }
 
-/// The condition of a stage; always if the row gives none.
+/// The condition of a stage; [`Exists::Always`] if the row gives none.
 const fn exists(only: &[Exists]) -> Exists {
     match only {
         [exists, ..] => *exists,
@@ -90,7 +90,7 @@ stages! {
     RopeCos "rope_cos" Start [Token, Pair] RopeTable from [Positions] with []
         unit Cosine, rounded Result, runs Derived;
         formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
-        purpose "How far each pair of components is rotated at each position: fast for the first pairs, slow for the last."
+        purpose "The cosine of the angle by which each pair of components is rotated at each position. The first pairs rotate fast, the last slowly."
         aliases "model.rotary_emb output 0" "" "" ""
     RopeSin "rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
         unit Sine, rounded Result, runs Alone;
@@ -112,7 +112,7 @@ stages! {
     AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::AttnNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
         formula "attn_norm_q8 = attn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which then multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::AttnNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
@@ -129,13 +129,13 @@ stages! {
         with [weight("wk", &[A::KvHeadsMerged, A::Dim]), bias("bk", &[A::KvHeadsMerged], When::QkvBias)]
         unit Plain, rounded Result, runs Alone;
         formula "xk[t, g, c] = Σ_d attn_norm[t, d] · wk[g·{C} + c, d]   ({D} terms)"
-        purpose "The keys: what each token offers to be found by, one vector of {C} for each of {G} key/value heads."
+        purpose "The keys: what each token can be found by, one vector of {C} for each of {G} key/value heads."
         aliases "self_attn.k_proj" "attn.hook_k" "Kcur-L (before RoPE)" "xk"
     Xv "xv" Layer [Token, KvHead, HeadDim] Linear from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wv", &[A::KvHeadsMerged, A::Dim]), bias("bv", &[A::KvHeadsMerged], When::QkvBias)]
         unit Plain, rounded Result, runs Alone;
         formula "xv[t, g, c] = Σ_d attn_norm[t, d] · wv[g·{C} + c, d]   ({D} terms)"
-        purpose "The values: what each token hands over to those that attend to it."
+        purpose "The values: what each token hands over to the tokens that attend to it."
         aliases "self_attn.v_proj" "attn.hook_v" "Vcur-L" "xv"
     XqNorm "xq_norm" Layer [Token, Head, HeadDim] RmsNorm from [of(Stage::Xq)]
         with [weight("q_norm", &[A::HeadDim])]
@@ -147,13 +147,13 @@ stages! {
         with [weight("k_norm", &[A::HeadDim])]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNorm else Xk;
         formula "xk_norm[t, g, c] = xk[t, g, c] / √(Σ xk[t, g, :]² / {C} + {eps}) · k_norm[c]"
-        purpose "The same for the keys, with a weight of their own."
+        purpose "Does for the keys what xq_norm does for the queries, with a weight of its own."
         aliases "self_attn.k_norm" "attn.k_norm.hook_normalized × weight" "Kcur_normed-L" ""
     XqRope "xq_rope" Layer [Token, Head, HeadDim] Rope from [of(Stage::XqNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
         unit Plain, rounded ProductsAndSum, runs Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
-        purpose "Queries rotated by their position, so that a query and a key meet at an angle that depends on their distance only."
+        purpose "Queries rotated by their position. The product of a query and a key then depends on position only through their distance."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_q" "Qcur-L (after RoPE)" "xq"
     XkRope "xk_rope" Layer [Token, KvHead, HeadDim] Rope from [of(Stage::XkNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
@@ -211,7 +211,7 @@ stages! {
     AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] Quantize from [of(Stage::AttnHeads)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::AttnHeads)], only Int8 else AttnHeads;
         formula "attn_heads_q8 = attn_heads / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which then multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] Quantize from [of(Stage::AttnHeads)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnHeads)], only Int8 else AttnHeads;
@@ -233,12 +233,12 @@ stages! {
         with [weight("ffn_norm", &[A::Dim])]
         unit Plain, rounded TwiceInNorm, runs Alone;
         formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm.weight[d],   x = attn_residual"
-        purpose "The same normalisation before the feed-forward network, with a weight of its own."
+        purpose "The normalisation of attn_norm again, before the feed-forward network and with a weight of its own."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
     FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::FfnNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
         formula "ffn_norm_q8 = ffn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which then multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::FfnNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
@@ -270,7 +270,7 @@ stages! {
     FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] Quantize from [of(Stage::FfnHidden)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnHidden)], only Int8 else FfnHidden;
         formula "ffn_hidden_q8 = ffn_hidden / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which then multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] Quantize from [of(Stage::FfnHidden)]
         with []
@@ -299,7 +299,7 @@ stages! {
     FinalNormQ8 "final_norm_q8" End [Token, Dim] Quantize from [of(Stage::FinalNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FinalNorm)], only Int8 else FinalNorm;
         formula "final_norm_q8 = final_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which then multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     FinalNormScale "final_norm_scale" End [Token, DimGroup] Quantize from [of(Stage::FinalNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FinalNorm)], only Int8 else FinalNorm;
@@ -320,7 +320,7 @@ stages! {
         aliases "" "" "" ""
     Nucleus "nucleus" Sampler [Vocab] TopKTopP from [of(Stage::Probs)] with []
         unit Probability, rounded Never, runs Derived;
-        formula "probs of the k most likely tokens (exactly k: of equals the lower ids), divided by their sum; of those the shortest run of most likely ones whose sum reaches p, divided by its sum; 0 outside; at temperature 0, 1 at the largest"
+        formula "probs of the k most likely tokens (exactly k: of equal ones, the lower ids), divided by their sum; of these, as few of the most likely tokens as reach the sum p, divided by their sum; 0 for all others; at temperature 0, 1 for the largest logit"
         purpose "The tokens that can be sampled, with their probabilities."
         aliases "" "" "" ""
     Sampled "sampled" Sampler [One] Sample from [of(Stage::Nucleus)] with []

@@ -1,4 +1,4 @@
-//! The thread pool of a build without native threads: there are no threads to keep awake.
+//! Stands for the module `awake` in a build without native threads: no threads have to be kept awake.
 
-/// Nothing to do.
+/// Does nothing.
 pub(super) fn keep_awake() {}

@@ -1,5 +1,6 @@
-//! Attention on the CPU. Each work unit is one (block of query rows, kv head). Its rows, and the query heads that share
-//! the kv head, read the keys and values block by block. Each block therefore comes from memory once.
+//! Attention on the CPU. Each work unit is one (block of query rows, kv head). All rows of the unit, and all query
+//! heads that share the kv head, use a block of keys or values before the next block is read. So each block is read
+//! from memory once.
 
 use std::ops::Range;
 
@@ -13,16 +14,16 @@ use llama_trace_core::stop::Stop;
 use llama_trace_core::threads;
 use llama_trace_core::threads::prelude::*;
 
-/// Query rows in a block, if their scores do not take too much memory.
+/// Maximum number of query rows in a block. There are fewer if their scores would take too much memory.
 const ROWS: usize = 16;
 
-/// Blocks for each thread, if there are enough rows.
+/// Number of work units for each thread, if there are enough rows.
 const PARTS: usize = 4;
 
-/// The number of scores of a block that fit into the L2 cache together with the keys.
+/// Number of scores of a block of query rows that fit into the L2 cache together with the keys.
 const SCORES: usize = 1 << 17;
 
-/// Keys or values that all rows and heads of a block read before they continue with the next ones.
+/// Number of keys or values in a block. All rows and heads of a unit use the block before the next one is read.
 const KEYS_AT_ONCE: usize = 128;
 
 /// The intermediate results of one (row, head) that a sink wants, K values each.
@@ -54,7 +55,7 @@ struct Scratch {
     packed: Vec<Aligned>,
 }
 
-/// See [`crate::backend::Backend::attention`]; `q` and `out` are the rows of `span`.
+/// See [`crate::backend::Backend::attention`]. `q` and `out` are the rows of `span`.
 #[expect(clippy::too_many_arguments, reason = "as the operation's")]
 pub(super) fn attention(
     cpu: &Cpu,
@@ -80,11 +81,12 @@ pub(super) fn attention(
     };
     let round = |values: &mut [f32]| kernel.isa.round(precision, values);
     let group = heads / kv_heads;
-    // Every thread has several.
+    // With blocks of at most this size, every thread gets several units.
     let shared_out = (tokens * kv_heads).div_ceil(PARTS * threads::count());
     let block = (SCORES / (group * all_keys)).clamp(1, ROWS).min(shared_out);
 
-    // A block of query rows and the heads of one kv head; `out` has a slice (group, C) for each row.
+    // Computes one unit: a block of query rows, for the heads of one kv head. `out` has a slice (group, C) for each
+    // row.
     let unit = |scratch: &mut Scratch, unit: usize, out: &mut [&mut [f32]]| -> Result<Vec<Parts>> {
         stop.check()?;
         let (first_row, kv_head) = (unit / kv_heads * block, unit % kv_heads);
@@ -110,8 +112,8 @@ pub(super) fn attention(
                 let first = ((first_row + row) * heads + kv_head * group) * head_dim;
                 let queries = &q[first..first + group * head_dim];
                 if pack {
-                    // The rows of scores of the group's heads, from the part's first key on. The last row ends with its
-                    // row of `scores`.
+                    // The scores of the group's heads begin at the part's first key. The slice ends where the scores of
+                    // the last head end.
                     let of_block = part.start - keys_now.start..part.end - keys_now.start;
                     kernel.isa.qk_packed(
                         queries,
@@ -169,7 +171,7 @@ pub(super) fn attention(
         Ok(parts)
     };
 
-    // The output of each unit: a slice of every row of its block.
+    // Splits the output among the units: each unit gets a slice of every row of its block.
     let mut units: Vec<Vec<&mut [f32]>> = Vec::new();
     units.resize_with(tokens.div_ceil(block) * kv_heads, || Vec::with_capacity(block));
     let chunks = out.chunks_exact_mut(group * head_dim);
@@ -201,7 +203,7 @@ pub(super) fn attention(
     Ok(())
 }
 
-/// `range` in blocks of [`KEYS_AT_ONCE`].
+/// Splits `range` into blocks of [`KEYS_AT_ONCE`].
 fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     range.clone().step_by(KEYS_AT_ONCE).map(move |first| first..(first + KEYS_AT_ONCE).min(range.end))
 }
@@ -228,8 +230,8 @@ fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) -> Result<(
     Ok(())
 }
 
-/// Shows the cache (K, G, C) repeated for every query head (K, H, C), if the sink wants it. The computation itself
-/// reads the cache in place.
+/// Repeats the cache (K, G, C) for every query head, and passes the result (K, H, C) to the sink, if it wants it.
+/// Attention itself reads the cache without repeating it.
 fn repeat_kv(
     shape: AttentionShape,
     all_keys: usize,

@@ -1,5 +1,6 @@
-//! Keeps rayon's threads awake during a pass. A pass of one token has some hundred parallel parts, many of them a few
-//! microseconds long. Rayon's idle threads soon fall asleep, and waking one takes longer than such a part.
+//! Keeps rayon's threads awake during a pass. A pass of one token has some hundred parallel parts, and many of them
+//! take only a few microseconds. Rayon's idle threads soon fall asleep, and waking a thread takes longer than such a
+//! part.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -17,18 +18,18 @@ thread_local! {
     static AWAKE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps the other threads of the pool awake until they find no work for [`PATIENCE`]. It does nothing if there are
-/// more threads than cores: they would then take the cores from one another.
+/// Keeps the other threads of the pool awake until they find no work for [`PATIENCE`]. Does nothing if there are more
+/// threads than cores, because an idle thread would then take a core from a busy one.
 pub(super) fn keep_awake() {
     static CORES: OnceLock<usize> = OnceLock::new();
     let threads = rayon::current_num_threads();
     let Some(here) = rayon::current_thread_index().filter(|_| threads > 1) else { return };
-    // The system is asked only once, and never for a pool of one thread.
+    // The number of cores is queried only once, and not for a pool of one thread.
     if threads > *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get)) {
         return;
     }
     rayon::spawn_broadcast(move |context| {
-        // The calling thread is busy. A thread that is already awake may run this closure inside its own loop below.
+        // The calling thread is busy. A thread that already runs the loop below may run this closure within that loop.
         if context.index() == here || AWAKE.replace(true) {
             return;
         }
@@ -57,7 +58,7 @@ mod tests {
             let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let done = AtomicUsize::new(0);
             let work = || _ = done.fetch_add(1, Ordering::Relaxed);
-            // With this many passes, nested loops would overflow the stack.
+            // If the loops were nested, this number of passes would overflow the stack.
             const PASSES: usize = 100_000;
             pool.install(|| {
                 for _ in 0..PASSES {

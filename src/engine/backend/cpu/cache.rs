@@ -9,8 +9,9 @@ use super::{Kernel, memory};
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 
-/// The values (capacity, G, C) written so far. The rest of the capacity is reserved only, and the system provides that
-/// memory at the first write. Written values are rounded to the number type; read values are float32.
+/// The values (capacity, G, C) written so far. The rest of the capacity is only reserved; the system provides this
+/// memory at the first write. Values are rounded to the cache's number type when they are written, and are float32 when
+/// they are read.
 #[derive(Debug)]
 pub enum Cache {
     /// float32.
@@ -22,7 +23,7 @@ pub enum Cache {
 }
 
 impl Cache {
-    /// A cache with room for `count` values.
+    /// Returns an empty cache with room for `count` values.
     pub(super) fn new(dtype: CacheDtype, count: usize) -> Result<Self> {
         Ok(match dtype {
             CacheDtype::F32 => Self::F32(memory::reserved(count)?),
@@ -31,7 +32,7 @@ impl Cache {
         })
     }
 
-    /// Writes `x` from value `at` on. There must be room for it.
+    /// Writes `x` from value `at` on. The cache must have room for all of `x`.
     pub(super) fn write(&mut self, at: usize, x: &[f32]) {
         let range = at..at + x.len();
         match self {
@@ -41,7 +42,7 @@ impl Cache {
         }
     }
 
-    /// The values in `range` as float32. They are converted into `scratch` unless they are float32 already.
+    /// Returns the values in `range` as float32. They are converted into `scratch` unless they are float32 already.
     pub(super) fn read<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
         match self {
             Self::F32(values) => return &values[range],
@@ -57,7 +58,7 @@ impl Cache {
         scratch
     }
 
-    /// A copy of the values in `range`.
+    /// Returns a copy of the values in `range`.
     pub(super) fn part(&self, range: Range<usize>) -> Result<Self> {
         fn copy<T: Copy>(values: &[T]) -> Result<Vec<T>> {
             let mut part = memory::reserved(values.len())?;
@@ -71,7 +72,7 @@ impl Cache {
         })
     }
 
-    /// Writes the contents of `from` from value `at` on. There must be room for them.
+    /// Writes the contents of `from` from value `at` on. The cache must have room for them.
     pub(super) fn put(&mut self, at: usize, from: &Self) {
         match (self, from) {
             (Self::F32(values), Self::F32(from)) => {
@@ -87,7 +88,7 @@ impl Cache {
         }
     }
 
-    /// The rows `rows` of `head`, (rows, C), and their stride. float32 rows are read in place.
+    /// Returns the rows `rows` of `head`, (rows, C), and their stride. float32 rows are read in place.
     pub(super) fn rows<'a>(
         &'a self,
         kernel: Kernel,
@@ -112,7 +113,7 @@ impl Cache {
     }
 }
 
-/// The values in `range`. Extends `values` with `zero` if necessary.
+/// Returns the values in `range`, to write them. Extends `values` with `zero` if necessary.
 fn room<T: Copy>(values: &mut Vec<T>, range: Range<usize>, zero: T) -> &mut [T] {
     debug_assert!(range.end <= values.capacity(), "a cache is not written beyond its room");
     if values.len() < range.end {

@@ -1,4 +1,4 @@
-//! Activations in the form that the matrix products read.
+//! Activations in the memory layouts that the matrix products read.
 
 use super::Cpu;
 use super::kernel::gemm::Packed;
@@ -16,12 +16,12 @@ use llama_trace_core::stop::Stop;
 pub struct Input {
     pub(super) rows: usize,
     pub(super) width: usize,
-    /// The rows summed in the plain order, and the rows that a matrix unit sums in its own order. If there is only one
-    /// kind, the first group holds all rows.
+    /// The rows in two groups: those that are summed in the plain order, and those that a matrix unit sums in its own
+    /// order. If all rows have the same order, the first group has them all.
     pub(super) groups: [Group; 2],
     /// The group of each row, if there are two groups.
     group_of: Vec<usize>,
-    /// All rows, in int8 precision.
+    /// All rows, quantised; only in int8 precision.
     pub(super) quantized: Quantized,
     /// The rows of one group, copied next to each other.
     gathered: Vec<f32>,
@@ -35,25 +35,25 @@ pub(super) struct Group {
     pub(super) values: Vec<Aligned>,
     /// Many rows, packed in the order in which a tile reads them.
     pub(super) packed: Packed,
-    /// The same rows in bfloat16, if a unit multiplies that type.
+    /// The same rows in bfloat16, if a matrix unit multiplies this type.
     #[cfg(target_arch = "x86_64")]
     pub(super) bf16: bf16_packed::Packed,
     #[cfg(target_arch = "x86_64")]
     pub(super) unit: Option<bf16_unit::Unit>,
 }
 
-/// The minimum number of rows, and of tokens of a span, for which packing the activations and the weights into tiles is
-/// faster. With fewer rows, each loaded weight is multiplied with one row after the other.
+/// The minimum number of rows, and of tokens of a span, for which packing the activations and the weights is faster.
+/// With fewer rows, each loaded weight is multiplied with one row after the other.
 pub(super) const MIN_PACKED: usize = 16;
 
 /// The same minimum for int8, where packing costs less.
 const MIN_TILES_Q8: usize = 4;
 
 impl Input {
-    /// Prepares `x` (rows, width), all rows. `orders` yields pairs: a number of rows, and the number of tokens that
-    /// selects their order. A unit has its own order of summation. Whether it multiplies a row depends only on the
-    /// row's own span. It does not depend on the other spans of the pass or on the number of rows (in the head, that
-    /// number depends on the probe).
+    /// Prepares all rows of `x` (rows, width). `orders` yields pairs: a number of rows, and the number of tokens that
+    /// determines their order of summation. A matrix unit sums in its own order. Whether it multiplies a row depends
+    /// only on the number of tokens in the row's own span. It does not depend on the other spans of the pass, or on the
+    /// number of rows (in the head, this number depends on the probe).
     pub(super) fn prepare(
         &mut self,
         cpu: &Cpu,
@@ -95,18 +95,18 @@ impl Input {
         Ok(())
     }
 
-    /// The group of row `row`.
+    /// Returns the group of row `row`.
     pub(super) fn group_of(&self, row: usize) -> usize {
         self.group_of.get(row).copied().unwrap_or(0)
     }
 
-    /// The int8 values (rows, width) and their scales (rows, groups). Empty in other precisions.
+    /// Returns the int8 values (rows, width) and their scales (rows, groups). Empty in other precisions.
     pub(super) fn quantized(&self) -> (&[i8], &[f32]) {
         self.quantized.all()
     }
 }
 
-/// Whether a unit with its own order of summation multiplies many rows of `width` values.
+/// Whether a matrix unit, with its own order of summation, multiplies many rows of `width` values.
 fn has_unit(kernel: Kernel, precision: Precision, width: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     return kernel.bf16_unit(precision, width).is_some();
@@ -118,7 +118,7 @@ fn has_unit(kernel: Kernel, precision: Precision, width: usize) -> bool {
 }
 
 impl Group {
-    /// Stores the rows of `x`, in the unit's format if `by_unit`.
+    /// Stores the rows of `x`. If `by_unit`, stores them in the format of the matrix unit.
     fn fill(&mut self, cpu: &Cpu, x: &[f32], width: usize, by_unit: bool, stop: &Stop) -> Result<()> {
         let Cpu { kernel, precision, .. } = *cpu;
         #[cfg(target_arch = "x86_64")]
@@ -129,7 +129,8 @@ impl Group {
                 if precision == Precision::Bf16 {
                     return Ok(());
                 }
-                // In float32 each matrix decides: a matrix in another type than bfloat16 is multiplied in float32.
+                // In float32, the rows are stored in both formats: a matrix in another type than bfloat16 is multiplied
+                // in float32.
             }
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -12,25 +12,27 @@ use llama_trace_core::threads;
 use llama_trace_core::threads::prelude::*;
 use llama_trace_core::time::Instant;
 
-/// The minimum number of bytes read for the bandwidth measurement: several times the last-level cache of common
+/// The minimum number of bytes that the bandwidth measurement reads: several times the last-level cache of common
 /// machines.
 const READ_BYTES: usize = 512 << 20;
 
-/// The minimum number of bytes read for each byte of the last-level cache, so that few reads hit the cache.
+/// The minimum number of bytes that it reads for each byte of the last-level cache. With so many, few reads hit the
+/// cache.
 const READ_FOR_CACHED: usize = 4;
 
-/// The number of runs of each loop. The best run counts, because it shows the limit.
+/// The number of runs of each loop. The fastest run counts, because it shows the limit.
 const TRIES: usize = 3;
 
 /// Rounds of the multiply loop per thread and run.
 const ROUNDS: usize = 4 << 20;
 
-/// Rounds, and bytes read, between two checks of the stop request.
+/// The number of rounds, and the number of bytes read, between two checks of the stop request.
 const FEW_ROUNDS: usize = 1 << 16;
 const PIECE: usize = 16 << 20;
 
-/// Measures with the loops of `kernel`, for products of the type `multiplied`. It reads `mapped`, the weights in a
-/// mapped file, if there are enough of them. Otherwise it reads ordinary memory and allocates at most `most` bytes.
+/// Measures the limits with the loops of `kernel`, for products of the type `multiplied`. Reads `mapped`, the weights
+/// in a mapped file, if there are enough of them. Otherwise allocates at most `most` bytes of ordinary memory, and
+/// reads them.
 ///
 /// # Errors
 /// Returns [`llama_trace_core::error::Error::Interrupted`] if the process was asked to stop, and an error if there is
@@ -47,7 +49,7 @@ pub(super) fn measure(
     let (memory, name): (&[&[u8]], _) = if mapped.iter().map(|part| part.len()).sum::<usize>() >= enough {
         (mapped, "the mapped file")
     } else {
-        // The system provides fresh memory page by page, which takes longer than reading it.
+        // Writes the memory first. The system provides new memory page by page, which takes longer than reading it.
         let taken = enough.min(most);
         grow(&mut ordinary, taken).map_err(|error| {
             error
@@ -70,8 +72,8 @@ pub(super) fn measure(
         }
         Result::Ok(best)
     };
-    // Long runs for each thread help the prefetcher. Short parts let a fast thread help a slow one. The best width and
-    // prefetch hint depend on the machine, so all are tried.
+    // Long parts for each thread help the prefetcher. Short parts let a fast thread help a slow thread. The best width
+    // of a load and the best prefetch hint depend on the machine, so all are tried.
     let mut read_time = f64::INFINITY;
     let mut all = Kernel::available();
     all.dedup_by_key(|kernel| kernel.read_width());

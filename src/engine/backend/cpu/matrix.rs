@@ -298,7 +298,7 @@ pub(super) fn product(
 #[cfg(test)]
 mod tests {
     use super::super::testing::{noise, random_blocks};
-    use super::super::{Backend, Cpu, PassRows, Span};
+    use super::super::{Backend, Buffer, Cpu, PassRows, Span};
     use super::*;
     use llama_trace_core::tensor::Dtype;
 
@@ -331,6 +331,7 @@ mod tests {
             let tensor = blocks(dtype, 3, 256);
             for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: GROUP }] {
                 let matrix = Cpu::default().with_precision(precision).matrix(&tensor).unwrap();
+                let matrix: &Matrix = matrix.downcast();
                 assert_eq!(matrix.tensor.bytes().place(), tensor.bytes().place(), "{dtype} {precision:?}");
                 assert_eq!(matrix.tensor.dtype(), dtype);
             }
@@ -349,10 +350,10 @@ mod tests {
                 let (mut pass, mut input) = (cpu.new_pass().unwrap(), cpu.input());
                 let spans = [Span { sequence: 0, start: 0, tokens }];
                 cpu.begin_pass(&vec![0; tokens], &spans, &[], &mut pass).unwrap();
-                cpu.prepare(&x.to_vec(), inputs, &pass, &PassRows::All, &mut input).unwrap();
+                cpu.prepare(&Buffer::new(x.to_vec()), inputs, &pass, &PassRows::All, &mut input).unwrap();
                 let mut out = cpu.buffer(tokens * outputs).unwrap();
                 cpu.matmul(&input, &matrix, None, &mut out).unwrap();
-                out
+                out.downcast::<Vec<f32>>().clone()
             };
             let one_by_one: Vec<f32> = x.chunks(inputs).flat_map(run).collect();
             for threads in [1, 2, 3] {

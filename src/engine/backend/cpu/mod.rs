@@ -24,7 +24,11 @@ pub mod testing;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{AttentionShape, AttentionSink, Backend, Draw, Limits, Operation, PassRows, SeeGroups, Span};
+use super::{
+    AttentionShape, AttentionSink, Backend, Buffer, Draw, Limits, Mark, Operation, PassRows, SeeGroups, Span,
+    Vector,
+};
+use crate::backend;
 use llama_trace_core::config::{CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::memory;
@@ -131,15 +135,22 @@ fn each_row(
     })
 }
 
-impl Backend for Cpu {
-    type Buffer = Vec<f32>;
-    type Matrix = Matrix;
-    type Vector = Vec<f32>;
-    type Input = Input;
-    type Cache = Cache;
-    type Pass = Pass;
-    type Mark = Instant;
+/// The values of a buffer.
+fn floats(buffer: &Buffer) -> &[f32] {
+    buffer.downcast::<Vec<f32>>()
+}
 
+/// The values of a buffer, to write to them.
+fn floats_mut(buffer: &mut Buffer) -> &mut [f32] {
+    buffer.downcast_mut::<Vec<f32>>()
+}
+
+/// The values of a vector.
+fn weights(vector: &Vector) -> &[f32] {
+    vector.downcast::<Vec<f32>>()
+}
+
+impl Backend for Cpu {
     fn name(&self) -> &'static str {
         "cpu"
     }
@@ -164,8 +175,8 @@ impl Backend for Cpu {
         true
     }
 
-    fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool {
-        tokens < MIN_PACKED || !matrix.is_for_a_unit(self.kernel)
+    fn product_bit_exact(&self, matrix: &backend::Matrix, tokens: usize) -> bool {
+        tokens < MIN_PACKED || !matrix.downcast::<Matrix>().is_for_a_unit(self.kernel)
     }
 
     fn truncates_sums(&self) -> bool {
@@ -176,71 +187,76 @@ impl Backend for Cpu {
         self.kernel.table_line()
     }
 
-    fn kernels(&self) -> Vec<Self> {
-        Kernel::available().into_iter().map(|kernel| Self { kernel, ..self.clone() }).collect()
+    fn kernels(&self) -> Vec<Box<dyn Backend>> {
+        let of = |kernel| -> Box<dyn Backend> { Box::new(Self { kernel, ..self.clone() }) };
+        Kernel::available().into_iter().map(of).collect()
     }
 
-    fn readings(&self) -> Vec<(String, Self)> {
+    fn readings(&self) -> Vec<(String, Box<dyn Backend>)> {
         let all = self.kernel.readings(self.precision);
         let all = if all.len() > 1 { all } else { Vec::new() };
-        all.into_iter().map(|kernel| (kernel.reading(), Self { kernel, ..self.clone() })).collect()
+        let of = |kernel: Kernel| -> (String, Box<dyn Backend>) {
+            (kernel.reading(), Box::new(Self { kernel, ..self.clone() }))
+        };
+        all.into_iter().map(of).collect()
     }
 
-    fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix> {
-        Ok(matrix.cut(rows))
+    fn cut(&self, matrix: &backend::Matrix, rows: Range<usize>) -> Result<backend::Matrix> {
+        Ok(backend::Matrix::new(matrix.downcast::<Matrix>().cut(rows)))
     }
 
     fn free_memory(&self) -> Option<usize> {
         system::free()
     }
 
-    fn mark(&self) -> Instant {
-        Instant::now()
+    fn mark(&self) -> Mark {
+        Mark::new(Instant::now())
     }
 
-    fn between(&self, from: &Instant, to: &Instant) -> Duration {
-        *to - *from
+    fn between(&self, from: &Mark, to: &Mark) -> Duration {
+        *to.downcast::<Instant>() - *from.downcast::<Instant>()
     }
 
     fn sync(&self) -> Result<()> {
         Ok(()) // an operation is done when it returns
     }
 
-    fn buffer(&self, count: usize) -> Result<Vec<f32>> {
-        memory::filled(0.0, count)
+    fn buffer(&self, count: usize) -> Result<Buffer> {
+        memory::filled(0.0_f32, count).map(Buffer::new)
     }
 
-    fn matrix(&self, tensor: &Tensor) -> Result<Matrix> {
-        Matrix::new(tensor.clone(), self.precision, &self.stop)
+    fn matrix(&self, tensor: &Tensor) -> Result<backend::Matrix> {
+        Matrix::new(tensor.clone(), self.precision, &self.stop).map(backend::Matrix::new)
     }
 
-    fn vector(&self, tensor: &Tensor) -> Result<Vec<f32>> {
+    fn vector(&self, tensor: &Tensor) -> Result<Vector> {
         let mut values = memory::filled(0.0, tensor.count())?;
         kernel::widen(tensor.dtype(), tensor.bytes(), &mut values);
         self.round(&mut values);
-        Ok(values)
+        Ok(Vector::new(values))
     }
 
     fn read(
         &self,
-        buffer: &Vec<f32>,
+        buffer: &Buffer,
         range: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
-        see(&buffer[range])
+        see(&floats(buffer)[range])
     }
 
-    fn write(&self, values: &[f32], buffer: &mut Vec<f32>) -> Result<()> {
-        buffer[..values.len()].copy_from_slice(values);
+    fn write(&self, values: &[f32], buffer: &mut Buffer) -> Result<()> {
+        floats_mut(buffer)[..values.len()].copy_from_slice(values);
         Ok(())
     }
 
     fn read_rows(
         &self,
-        matrix: &Matrix,
+        matrix: &backend::Matrix,
         rows: Range<usize>,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
+        let matrix: &Matrix = matrix.downcast();
         let mut values = memory::filled(0.0, rows.len() * matrix.inputs())?;
         for (row, out) in rows.zip(values.chunks_exact_mut(matrix.inputs())) {
             self.stop.check()?;
@@ -249,20 +265,21 @@ impl Backend for Cpu {
         see(&values)
     }
 
-    fn read_int8_rows(&self, matrix: &Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
-        matrix.int8_rows(rows).map_or(Ok(()), see)
+    fn read_int8_rows(&self, matrix: &backend::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
+        matrix.downcast::<Matrix>().int8_rows(rows).map_or(Ok(()), see)
     }
 
-    fn read_vector(&self, vector: &Vec<f32>, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
-        see(vector)
+    fn read_vector(&self, vector: &Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        see(weights(vector))
     }
 
-    fn new_pass(&self) -> Result<Pass> {
-        Ok(Pass::default())
+    fn new_pass(&self) -> Result<backend::Pass> {
+        Ok(backend::Pass::new(Pass::default()))
     }
 
-    fn begin_pass(&self, ids: &[u32], spans: &[Span], _: &[Draw], pass: &mut Pass) -> Result<()> {
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], _: &[Draw], pass: &mut backend::Pass) -> Result<()> {
         awake::keep_awake();
+        let pass: &mut Pass = pass.downcast_mut();
         pass.ids.clear();
         memory::grow(&mut pass.ids, ids.len())?;
         pass.ids.extend_from_slice(ids);
@@ -271,8 +288,9 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn embedding(&self, table: &Matrix, pass: &Pass, out: &mut Vec<f32>) -> Result<()> {
-        for (&id, out) in pass.ids.iter().zip(out.chunks_exact_mut(table.inputs())) {
+    fn embedding(&self, table: &backend::Matrix, pass: &backend::Pass, out: &mut Buffer) -> Result<()> {
+        let (table, pass): (&Matrix, &Pass) = (table.downcast(), pass.downcast());
+        for (&id, out) in pass.ids.iter().zip(floats_mut(out).chunks_exact_mut(table.inputs())) {
             self.stop.check()?;
             table.copy_row(id as usize, out);
         }
@@ -281,79 +299,87 @@ impl Backend for Cpu {
 
     fn rope_table(
         &self,
-        frequencies: &Vec<f32>,
+        frequencies: &Buffer,
         pairs: usize,
-        pass: &Pass,
-        cos: &mut Vec<f32>,
-        sin: &mut Vec<f32>,
+        pass: &backend::Pass,
+        cos: &mut Buffer,
+        sin: &mut Buffer,
     ) -> Result<()> {
-        let positions = pass.spans.iter().flat_map(|span| span.start..span.keys());
+        let spans = &pass.downcast::<Pass>().spans;
+        let positions = spans.iter().flat_map(|span| span.start..span.keys());
+        let (frequencies, cos, sin) = (&floats(frequencies)[..pairs], floats_mut(cos), floats_mut(sin));
         let rows = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs));
         for (position, (cos, sin)) in positions.zip(rows) {
-            ops::rope::angles(position, &frequencies[..pairs], cos, sin);
+            ops::rope::angles(position, frequencies, cos, sin);
             self.round(cos);
             self.round(sin);
         }
         Ok(())
     }
 
-    fn rms_norm(
-        &self,
-        x: &Vec<f32>,
-        weight: &Vec<f32>,
-        eps: f32,
-        rows: usize,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
+    fn rms_norm(&self, x: &Buffer, weight: &Vector, eps: f32, rows: usize, out: &mut Buffer) -> Result<()> {
+        let weight = weights(weight);
         let width = weight.len();
-        each_row(&self.stop, &x[..rows * width], &mut out[..rows * width], width, |_, x, out| {
+        let (x, out) = (&floats(x)[..rows * width], &mut floats_mut(out)[..rows * width]);
+        each_row(&self.stop, x, out, width, |_, x, out| {
             self.kernel.isa.rms_norm(x, weight, eps, self.precision, out);
         })
     }
 
-    fn input(&self) -> Input {
-        Input::default()
+    fn input(&self) -> backend::Input {
+        backend::Input::new(Input::default())
     }
 
     fn prepare(
         &self,
-        x: &Vec<f32>,
+        x: &Buffer,
         width: usize,
-        pass: &Pass,
+        pass: &backend::Pass,
         rows: &PassRows,
-        input: &mut Input,
+        input: &mut backend::Input,
     ) -> Result<()> {
-        input.prepare(self, &x[..rows.count(&pass.spans) * width], width, rows.orders(&pass.spans))
+        let (spans, input): (_, &mut Input) = (&pass.downcast::<Pass>().spans, input.downcast_mut());
+        input.prepare(self, &floats(x)[..rows.count(spans) * width], width, rows.orders(spans))
     }
 
     fn read_quantized(
         &self,
-        input: &Input,
+        input: &backend::Input,
         rows: Range<usize>,
         see: &mut dyn FnMut(&[i8], &[f32]) -> Result<()>,
     ) -> Result<()> {
+        let input: &Input = input.downcast();
         let ((values, scales), all) = (input.quantized(), input.rows);
         let of = |count: usize| rows.start * (count / all)..rows.end * (count / all);
         see(&values[of(values.len())], &scales[of(scales.len())])
     }
 
-    fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vec<f32>>, out: &mut Vec<f32>) -> Result<()> {
-        matrix::product(self.kernel, x, w, bias, out, &self.stop)
+    fn matmul(
+        &self,
+        x: &backend::Input,
+        w: &backend::Matrix,
+        bias: Option<&Vector>,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        let bias = bias.map(Vector::downcast);
+        matrix::product(self.kernel, x.downcast(), w.downcast(), bias, floats_mut(out), &self.stop)
     }
 
     fn rope(
         &self,
-        x: &Vec<f32>,
-        cos: &Vec<f32>,
-        sin: &Vec<f32>,
+        x: &Buffer,
+        cos: &Buffer,
+        sin: &Buffer,
         pairing: Pairing,
         heads: usize,
         head_dim: usize,
         rows: usize,
-        out: &mut Vec<f32>,
+        out: &mut Buffer,
     ) -> Result<()> {
         let (pairs, width) = (head_dim / 2, heads * head_dim);
-        each_row(&self.stop, &x[..rows * width], &mut out[..rows * width], width, |row, x, out| {
+        let (x, out) = (&floats(x)[..rows * width], &mut floats_mut(out)[..rows * width]);
+        let (cos, sin) = (floats(cos), floats(sin));
+        each_row(&self.stop, x, out, width, |row, x, out| {
             let (cos, sin) = (&cos[row * pairs..][..pairs], &sin[row * pairs..][..pairs]);
             for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
                 self.kernel.isa.rope(x, cos, sin, pairing, self.precision, out);
@@ -365,64 +391,76 @@ impl Backend for Cpu {
         self.cache_dtype
     }
 
-    fn new_cache(&self, count: usize) -> Result<Cache> {
-        Cache::new(self.cache_dtype, count)
+    fn new_cache(&self, count: usize) -> Result<backend::Cache> {
+        Cache::new(self.cache_dtype, count).map(backend::Cache::new)
     }
 
-    fn cache(&self, x: &Vec<f32>, width: usize, pass: &Pass, span: usize, cache: &mut Cache) -> Result<()> {
-        cache.write(pass.spans[span].start * width, &x[pass.values_of(span, width)]);
+    fn cache(
+        &self,
+        x: &Buffer,
+        width: usize,
+        pass: &backend::Pass,
+        span: usize,
+        cache: &mut backend::Cache,
+    ) -> Result<()> {
+        let (pass, cache): (&Pass, &mut Cache) = (pass.downcast(), cache.downcast_mut());
+        cache.write(pass.spans[span].start * width, &floats(x)[pass.values_of(span, width)]);
         Ok(())
     }
 
     fn read_cache(
         &self,
-        cache: &Cache,
+        cache: &backend::Cache,
         count: usize,
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
-        see(cache.read(0..count, &mut Vec::new()))
+        see(cache.downcast::<Cache>().read(0..count, &mut Vec::new()))
     }
 
-    fn take_cache(&self, cache: &Cache, range: Range<usize>) -> Result<Cache> {
-        cache.part(range)
+    fn take_cache(&self, cache: &backend::Cache, range: Range<usize>) -> Result<backend::Cache> {
+        cache.downcast::<Cache>().part(range).map(backend::Cache::new)
     }
 
-    fn put_cache(&self, from: &Cache, at: usize, cache: &mut Cache) -> Result<()> {
-        cache.put(at, from);
+    fn put_cache(&self, from: &backend::Cache, at: usize, cache: &mut backend::Cache) -> Result<()> {
+        cache.downcast_mut::<Cache>().put(at, from.downcast());
         Ok(())
     }
 
     fn attention(
         &self,
         shape: AttentionShape,
-        q: &Vec<f32>,
-        pass: &Pass,
+        q: &Buffer,
+        pass: &backend::Pass,
         span: usize,
-        keys: &Cache,
-        values: &Cache,
-        out: &mut Vec<f32>,
+        keys: &backend::Cache,
+        values: &backend::Cache,
+        out: &mut Buffer,
         sink: &mut dyn AttentionSink,
     ) -> Result<()> {
+        let pass: &Pass = pass.downcast();
         let range = pass.values_of(span, shape.heads * shape.head_dim);
-        let (q, out) = (&q[range.clone()], &mut out[range]);
+        let (q, out) = (&floats(q)[range.clone()], &mut floats_mut(out)[range]);
+        let (keys, values) = (keys.downcast(), values.downcast());
         attention::attention(self, shape, pass.spans[span], q, keys, values, out, sink)
     }
 
-    fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
-        each_row(&self.stop, &x[..count], &mut out[..count], ELEMENTS, |_, x, out| {
+    fn silu(&self, x: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
+        each_row(&self.stop, &floats(x)[..count], &mut floats_mut(out)[..count], ELEMENTS, |_, x, out| {
             self.kernel.isa.silu(x, out);
             self.round(out);
         })
     }
 
-    fn mul(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
+    fn mul(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
+        let (a, b, out) = (floats(a), floats(b), floats_mut(out));
         each_row(&self.stop, &a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
             self.kernel.isa.mul(a, &b[part * ELEMENTS..], out);
             self.round(out);
         })
     }
 
-    fn add(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
+    fn add(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
+        let (a, b, out) = (floats(a), floats(b), floats_mut(out));
         each_row(&self.stop, &a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
             self.kernel.isa.add(a, &b[part * ELEMENTS..], out);
             self.round(out);
@@ -431,14 +469,14 @@ impl Backend for Cpu {
 
     fn rows(
         &self,
-        x: &Vec<f32>,
+        x: &Buffer,
         width: usize,
-        pass: &Pass,
+        pass: &backend::Pass,
         rows: &PassRows,
-        out: &mut Vec<f32>,
+        out: &mut Buffer,
     ) -> Result<()> {
-        let mut next = 0;
-        for range in rows.ranges(&pass.spans) {
+        let (x, out, mut next) = (floats(x), floats_mut(out), 0);
+        for range in rows.ranges(&pass.downcast::<Pass>().spans) {
             out[next..next + range.len() * width].copy_from_slice(&x[range.start * width..range.end * width]);
             next += range.len() * width;
         }

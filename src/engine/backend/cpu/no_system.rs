@@ -1,11 +1,11 @@
-//! The machine's properties without an operating system: they are unknown.
+//! Properties of the machine in a build without an operating system: all are unknown.
 
-/// The free memory in bytes: unknown.
+/// Returns `None`: the free memory is unknown.
 pub fn free() -> Option<usize> {
     None
 }
 
-/// The size of the last-level cache in bytes: unknown.
+/// Returns `None`: the size of the last-level cache is unknown.
 pub(super) fn last_level_cache() -> Option<usize> {
     None
 }

@@ -20,8 +20,13 @@ fn matrix(dtype: Dtype, outputs: usize, inputs: usize) -> Tensor {
 }
 
 /// A pass over `tokens` tokens.
-fn pass(tokens: usize) -> Pass {
-    Pass { ids: vec![3; tokens], spans: vec![Span { sequence: 0, start: 0, tokens }] }
+fn pass(tokens: usize) -> backend::Pass {
+    backend::Pass::new(Pass { ids: vec![3; tokens], spans: vec![Span { sequence: 0, start: 0, tokens }] })
+}
+
+/// A buffer of `count` times `value`.
+fn buffer(value: f32, count: usize) -> Buffer {
+    Buffer::new(vec![value; count])
 }
 
 #[test]
@@ -31,7 +36,7 @@ fn products_stop_between_their_blocks() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
             for tokens in [1, 3, 100] {
                 let tensor = matrix(Dtype::BF16, outputs, inputs);
-                let (x, mut out) = (vec![0.5; tokens * inputs], vec![0.0; tokens * outputs]);
+                let (x, mut out) = (buffer(0.5, tokens * inputs), buffer(0.0, tokens * outputs));
                 let what = format!("{} in {precision:?} of {tokens} tokens", kernel.name());
                 let looks = stops_at_every_look(&what, after(), |stop| {
                     let cpu = Cpu::with_kernel(kernel).with_precision(precision).with_stop(stop.clone());
@@ -63,10 +68,10 @@ fn attention_stops_between_its_blocks_watched_or_not() {
     let (tokens, heads, kv_heads, head_dim) = (256, 8, 4, 64);
     let shape = AttentionShape { heads, kv_heads, head_dim, window: None };
     let (cpu, pass, width) = (Cpu::default(), pass(tokens), kv_heads * head_dim);
-    let q = vec![0.5; tokens * heads * head_dim];
+    let count = tokens * heads * head_dim;
+    let (q, mut out) = (buffer(0.5, count), buffer(0.0, count));
     let mut cached = cpu.new_cache(tokens * width).unwrap();
     cpu.cache(&q, width, &pass, 0, &mut cached).unwrap();
-    let mut out = vec![0.0; q.len()];
     for watched in [false, true] {
         let looks = stops_at_every_look("attention", after(), |stop| {
             let cpu = Cpu::default().with_stop(stop.clone());
@@ -80,20 +85,22 @@ fn attention_stops_between_its_blocks_watched_or_not() {
 #[test]
 fn what_goes_row_by_row_stops_between_its_rows() {
     let (rows, width) = (1000, 256);
-    let (a, mut out, weight) = (vec![0.5; rows * width], vec![0.0; rows * width], vec![1.0; width]);
+    let count = rows * width;
+    let (a, mut out) = (buffer(0.5, count), buffer(0.0, count));
+    let weight = Vector::new(vec![1.0_f32; width]);
     let table = Cpu::default().matrix(&matrix(Dtype::F32, 10, width)).unwrap();
-    type Operation<'a> = (&'a str, &'a dyn Fn(&Cpu, &mut Vec<f32>) -> Result<()>);
+    type Operation<'a> = (&'a str, &'a dyn Fn(&Cpu, &mut Buffer) -> Result<()>);
     let operations: [Operation<'_>; 6] = [
         ("embedding", &|cpu, out| cpu.embedding(&table, &pass(rows), out)),
         ("RMSNorm", &|cpu, out| cpu.rms_norm(&a, &weight, 1e-5, rows, out)),
         ("RoPE", &|cpu, out| cpu.rope(&a, &a, &a, Pairing::Halves, 4, width / 4, rows, out)),
-        ("SiLU", &|cpu, out| cpu.silu(&a, a.len(), out)),
-        ("a product of elements", &|cpu, out| cpu.mul(&a, &a, a.len(), out)),
-        ("a sum of elements", &|cpu, out| cpu.add(&a, &a, a.len(), out)),
+        ("SiLU", &|cpu, out| cpu.silu(&a, count, out)),
+        ("a product of elements", &|cpu, out| cpu.mul(&a, &a, count, out)),
+        ("a sum of elements", &|cpu, out| cpu.add(&a, &a, count, out)),
     ];
     for (what, operation) in operations {
         let work = |stop: &Stop| operation(&Cpu::default().with_stop(stop.clone()), &mut out);
         let looks = stops_at_every_look(what, after(), work);
-        assert!(rows * width / looks <= ELEMENTS, "{what}: {looks} looks");
+        assert!(count / looks <= ELEMENTS, "{what}: {looks} looks");
     }
 }

@@ -1,9 +1,9 @@
-//! Test values for kernels, here and of other devices.
+//! Test values for the kernels of all devices.
 
 use half::f16;
 use llama_trace_core::tensor::Dtype;
 
-/// Noise without a pattern that could hide rounding errors.
+/// Returns noise. It has no pattern that could hide rounding errors.
 pub fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -13,7 +13,7 @@ pub fn noise(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Blocks with the bits of `values`, with scales that keep the represented values small.
+/// Returns blocks with the bits of `values`. Their scales are changed so that the values of the blocks are small.
 pub fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
     let count = values.len() / dtype.block() * dtype.block_bytes();
     let mut bytes: Vec<u8> =

@@ -1,6 +1,6 @@
 //! Bounded rendering of templates of unknown origin. A template can loop forever, or produce more text than fits into
-//! memory, so its steps and its output are limited. A single step can still take unlimited time, stack or memory.
-//! Templates of unknown origin are therefore rendered in a separate process (`llama-trace chat` does so).
+//! memory, so its steps and its output are limited. But a single step can still take unlimited time, stack or memory.
+//! So templates of unknown origin are rendered in a separate process (`llama-trace chat` does so).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,9 +8,9 @@ use std::io;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 
-/// The maximum size in bytes of a rendered conversation. The longest contexts hold less text.
+/// The maximum size in bytes of a rendered conversation. The text of the longest contexts is shorter.
 const OUTPUT: usize = 8 << 20;
-/// The number of steps that a template's program may take, and the number added for every message.
+/// The number of steps that a template may take, and the number of further steps for every message.
 const STEPS: u64 = 200_000;
 const STEPS_PER_MESSAGE: u64 = 20_000;
 
@@ -18,7 +18,7 @@ const STEPS_PER_MESSAGE: u64 = 20_000;
 pub(super) enum Failure {
     /// The template itself failed.
     Template(Error),
-    /// The template exceeded a limit, which is named here.
+    /// The template exceeded the limit that the text names.
     Endless(String),
 }
 
@@ -39,7 +39,7 @@ pub(super) fn render(
         Err(error) if error.kind() == ErrorKind::OutOfFuel => {
             Err(Failure::Endless("more steps than the limit".into()))
         }
-        // Writing fails only past the output limit.
+        // Writing fails only if the output exceeds the limit.
         Err(error) if error.kind() == ErrorKind::WriteFailure => {
             Err(Failure::Endless(format!("more than {} MiB of text", OUTPUT >> 20)))
         }
@@ -47,7 +47,7 @@ pub(super) fn render(
     }
 }
 
-/// A buffer that does not grow past [`OUTPUT`].
+/// A buffer that does not grow beyond [`OUTPUT`] bytes.
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {

@@ -2,13 +2,13 @@
 
 use chrono::NaiveDateTime;
 
-/// The time of the system's clock in its time zone.
+/// Returns the time of the system's clock in the system's time zone.
 #[cfg(feature = "native")]
 pub(super) fn now() -> NaiveDateTime {
     chrono::Local::now().naive_local()
 }
 
-/// The time of the clock that was given, in UTC.
+/// Returns the time of the clock that the host program gave, in UTC.
 #[cfg(not(feature = "native"))]
 pub(super) fn now() -> NaiveDateTime {
     let seconds = llama_trace_core::time::since_1970().as_secs();

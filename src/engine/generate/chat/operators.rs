@@ -1,5 +1,5 @@
-//! Rewrites the operators that minijinja computes differently from Python: `<`, `<=`, `>` and `>=` of values without an
-//! order, which Python refuses, and `~`, which joins its operands as Python's `str` prints them.
+//! Rewrites the operators that minijinja computes differently from Python: `<`, `<=`, `>` and `>=`, which in Python
+//! refuse values without an order, and `~`, which in Jinja joins its operands as Python's `str` prints them.
 
 /// A token of an expression: its place in the text, and the number of open brackets around it.
 #[derive(Clone, Copy)]
@@ -7,7 +7,8 @@ pub(super) struct Token<'t> {
     pub(super) at: usize,
     pub(super) text: &'t str,
     pub(super) depth: usize,
-    /// Whether the token is a keyword or an operator, and not a name or a part of a test (`is not`, `is in`).
+    /// Whether the token ends an operand: it is a keyword or an operator, and not a name or a part of a test (`is not`,
+    /// `is in`).
     stops: bool,
 }
 
@@ -20,7 +21,7 @@ impl Token<'_> {
 /// The operators of a comparison.
 const COMPARISONS: [&str; 6] = ["<", "<=", ">", ">=", "==", "!="];
 
-/// The test with the meaning of a comparison operator.
+/// Returns the name of the test that has the meaning of a comparison operator.
 fn test(operator: &str) -> Option<&'static str> {
     Some(match operator {
         "<" => "lt",
@@ -38,11 +39,11 @@ fn test(operator: &str) -> Option<&'static str> {
 /// Returns the unsupported part: a chain of comparisons.
 pub(super) fn rewrite(inside: &str) -> Result<String, String> {
     let tokens = tokens(inside);
-    // The place, the order among the edits at one place, the number of replaced bytes, the new text.
+    // Each edit: the place, the order among the edits at the same place, the number of replaced bytes, the new text.
     let mut edits: Vec<(usize, usize, usize, String)> = Vec::new();
     let mut wrap = |first: &Token, last: &Token, close: &str| {
         edits.push((first.at, usize::MAX, 0, "((".into()));
-        // Inner operands begin later and end first.
+        // Inner operands begin later and end earlier, so their brackets are closed first.
         edits.push((last.end(), inside.len() - first.at, 0, close.into()));
     };
     let mut replaced = Vec::new();
@@ -72,7 +73,7 @@ pub(super) fn rewrite(inside: &str) -> Result<String, String> {
             continue;
         }
         let chained = |text: Option<&str>| text.is_some_and(|text| COMPARISONS.contains(&text));
-        // The `in` of a loop is no comparison.
+        // The `in` of a loop is not a comparison.
         let member = neighbour(before) == Some("in") && tokens.first().map(|first| first.text) != Some("for");
         let after = neighbour(after.map(|after| at + 1 + after));
         if member || chained(neighbour(before)) || chained(after) || matches!(after, Some("in" | "not")) {
@@ -93,7 +94,7 @@ pub(super) fn rewrite(inside: &str) -> Result<String, String> {
     Ok(out + &inside[from..])
 }
 
-/// The tokens of an expression. An opening or a closing bracket has the depth outside of the pair.
+/// Returns the tokens of an expression. The depth of a bracket is the number of open brackets outside of its pair.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let (mut at, mut depth) = (0, 0_usize);
@@ -117,7 +118,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
             let stops = match token {
                 "and" | "or" | "if" | "elif" | "else" | "for" | "recursive" => !after(&[".", "|"]),
                 "not" | "in" => !(after(&[".", "|", "is"]) || token == "in" && is_not(&tokens)),
-                // A sign is no operator.
+                // A sign is not an operator.
                 "+" | "-" => previous.is_some_and(|previous| {
                     let text = previous.text;
                     !previous.stops && (text.ends_with(|c: char| named(c) || ")]}'\"".contains(c)))
@@ -132,14 +133,14 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
         }
         at += length;
     }
-    // The first word of a statement is no operand.
+    // The first word of a statement is not an operand.
     if let Some(first) = tokens.first_mut().filter(|first| matches!(first.text, "print" | "do" | "set")) {
         first.stops = true;
     }
     tokens
 }
 
-/// The length of the number at the beginning of `text`, with the sign of its exponent.
+/// Returns the length of the number at the beginning of `text`, with the sign of its exponent.
 fn number_length(text: &str) -> usize {
     let rest = |c: char| !(c.is_alphanumeric() || matches!(c, '.' | '_'));
     let end = text.find(rest).unwrap_or(text.len());
@@ -154,8 +155,8 @@ fn is_not(tokens: &[Token<'_>]) -> bool {
     matches!(tokens, [.., is, not] if is.text == "is" && not.text == "not")
 }
 
-/// The length of the string at the beginning of `text`, with its quotes. If the string does not end, the length of
-/// `text`.
+/// Returns the length of the string at the beginning of `text`, with its quotes. If the string does not end, returns
+/// the length of `text`.
 pub(super) fn string_length(text: &str, quote: char) -> usize {
     let mut characters = text.char_indices().skip(1);
     while let Some((at, character)) = characters.next() {

@@ -25,7 +25,8 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
         let [reverse, cased, attribute] =
             named_arguments("sort", ["reverse", "case_sensitive", "attribute"], given, &named)?;
         let items = keyed(items, cased.as_ref(), attribute.as_ref())?.into_iter();
-        // Jinja sorts by lists of keys. Python compares two lists by the first items that differ.
+        // Jinja sorts by lists of keys, and Python compares two lists by their first items that differ. So each key is
+        // put into a list.
         let items: Vec<_> = items.map(|(key, item)| (Value::from(vec![key]), item)).collect();
         let reverse = reverse.is_some_and(|reverse| reverse.is_true());
         Ok::<_, Error>(sorted(items, reverse)?.into_iter().map(|(_, item)| item).collect::<Vec<_>>())
@@ -61,7 +62,8 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
         let default: Option<Value> = named.get("default")?;
         let cased = named.get::<Option<Value>>("case_sensitive")?;
         if default.is_none() {
-            // minijinja names a group by its last key, and orders non-ASCII letters differently.
+            // minijinja differs from Jinja here: it names a group by the group's last key, and it orders non-ASCII
+            // letters differently.
             let items = sorted(keyed(&items, Some(&Value::from(true)), Some(&name))?, false)?;
             let odd = |key: &Value| {
                 let lower = !cased.as_ref().is_some_and(Value::is_true);
@@ -75,7 +77,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
     });
 }
 
-/// The order of two values. `None` if one of them is NaN, which has no order.
+/// Returns the order of two values. `None` if one of them is NaN, which has no order.
 ///
 /// # Errors
 /// Returns an error for values that Python refuses to compare.
@@ -107,14 +109,15 @@ fn is_nan(value: &Value) -> bool {
     !value.is_integer() && f64::try_from(value.clone()).is_ok_and(f64::is_nan)
 }
 
-/// The item that a path like `a.0.b` leads to.
+/// Returns the item at a path such as `a.0.b`.
 pub(super) fn path(item: &Value, path: &str) -> Result<Value, Error> {
     path.trim().split('.').try_fold(item.clone(), |item, name| {
         item.get_item(&name.parse::<usize>().map_or_else(|_| Value::from(name), Value::from))
     })
 }
 
-/// Each item with the key by which it is sorted: the item, or its attributes; in lower case unless `cased`.
+/// Returns each item with the key by which it is sorted. The key is the item, or its attributes; it is in lower case
+/// unless `cased`.
 fn keyed(
     items: &Value,
     cased: Option<&Value>,
@@ -137,8 +140,8 @@ fn keyed(
     items.try_iter()?.map(|item| Ok((key(&item)?, item))).collect()
 }
 
-/// The items in the order of their keys. Items with equal keys keep their order. The standard library's sort is not
-/// used, because it may panic if the order is not total.
+/// Returns the items in the order of their keys. Items with equal keys keep their order. The standard library's sort is
+/// not used, because it may panic if the order is not total.
 fn sorted(mut items: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<(Value, Value)>, Error> {
     if items.len() < 2 {
         return Ok(items);

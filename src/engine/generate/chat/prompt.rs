@@ -4,11 +4,11 @@ use super::Message;
 use llama_trace_core::error::Result;
 use llama_trace_formats::tokenizer::{Quoted, Tokenizer, check_length};
 
-/// The ids of the text that `render` produces from `messages`, up to the beginning of the model's answer. `context` is
-/// the model's context in tokens. `render` is [`super::Template::render`], or the same in a separate process.
+/// Returns the ids of the text that `render` makes of `messages`, up to the beginning of the model's answer. `context`
+/// is the model's context in tokens. `render` is [`super::Template::render`], or the same in a separate process.
 ///
-/// Special tokens that the template writes become tokens. Their names inside a message stay text. This is the only
-/// difference from `apply_chat_template` in transformers, where a user can end a turn by typing `<|eot_id|>`.
+/// Special tokens that the template writes become tokens. Their names inside a message stay text. Only this differs
+/// from `apply_chat_template` in transformers, where a user can end a turn by typing `<|eot_id|>`.
 ///
 /// # Errors
 /// The errors of `render`, [`check_length`] and [`Tokenizer::encode`].
@@ -19,7 +19,7 @@ pub fn prompt(
     context: usize,
 ) -> Result<Vec<u32>> {
     let said: Vec<&str> = messages.iter().map(|message| &*message.content).collect();
-    // Checked before any other work.
+    // Checks the length before any other work.
     check_length(tokenizer, said.iter().map(|text| text.len()).sum(), Some(context))?;
     let render = |messages: &[Message]| {
         let text = render(messages)?;

@@ -1,4 +1,4 @@
-//! Features of Python and transformers that minijinja lacks or formats differently.
+//! Features of Python and transformers that minijinja does not have, or that it formats differently.
 
 use std::fmt;
 
@@ -26,11 +26,11 @@ pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
 }
 
-/// Names that Jinja defines and minijinja does not.
+/// Names that Jinja defines, but minijinja does not.
 pub(super) const UNKNOWN: [&str; 3] = ["varargs", "kwargs", "lipsum"];
 
-/// Adds to `environment` the features of Python and Jinja that minijinja lacks or implements differently. Removes
-/// features of minijinja that Jinja does not have, or that mean something else in Jinja.
+/// Adds to `environment` those features of Python and Jinja that minijinja does not have or implements differently.
+/// Removes features of minijinja that Jinja does not have, or that have another meaning in Jinja.
 pub(super) fn extend(environment: &mut Environment<'_>) {
     environment.set_formatter(print);
     environment.set_unknown_method_callback(strings::method);
@@ -93,7 +93,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
             )
         },
     );
-    // Values that have a length, and items by index or key.
+    // True for values that have a length, and items by index or key.
     environment.add_test("sequence", |value: &Value| match value.kind() {
         ValueKind::Iterable => value
             .downcast_object_ref::<View>()
@@ -130,13 +130,13 @@ pub(super) fn print(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Val
     }
 }
 
-/// The number, if it is not an integer.
+/// Returns the number, if it is not an integer.
 fn fraction(value: &Value) -> Option<f64> {
     let number = (value.is_number() && !value.is_integer()).then(|| f64::try_from(value.clone()).ok());
     number.flatten()
 }
 
-/// A value in the format of Python's `str`.
+/// Returns a value in the format of Python's `str`.
 ///
 /// # Errors
 /// Returns an error if the format is not known.
@@ -151,7 +151,7 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
     }
 }
 
-/// The deepest nesting of lists that is printed.
+/// The maximum nesting depth of values that are printed.
 const DEEPEST: usize = 64;
 
 /// Appends a value in the format of Python's `repr`.
@@ -200,7 +200,8 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that no two keys of a dictionary are equal in Python, where `true` is 1.
+/// Checks that a dictionary does not have both numbers and booleans as keys. In Python two such keys may be equal,
+/// because `true` is 1.
 fn check_keys(value: &Value) -> Result<(), Error> {
     let has = |kind| value.try_iter().is_ok_and(|mut keys| keys.any(|key| key.kind() == kind));
     match value.kind() == ValueKind::Map && has(ValueKind::Bool) && has(ValueKind::Number) {
@@ -220,14 +221,14 @@ fn is_a(value: &Value, types: &[&str]) -> bool {
     types.iter().any(|end| name.ends_with(end))
 }
 
-/// A string in the format of Python's `repr`.
+/// Returns a string in the format of Python's `repr`.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
     let mut pair = String::new();
     for c in text.chars() {
-        // Rust escapes characters that cannot be printed. It also escapes a combining mark at the beginning of a text,
-        // so a letter is put before `c`.
+        // Rust escapes characters that cannot be printed. It also escapes a combining mark at the beginning of a text.
+        // So a letter is put before `c`.
         pair.clear();
         pair.extend(['a', c]);
         match c {
@@ -247,7 +248,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// The filters `e` and `escape`, as MarkupSafe escapes.
+/// The filters `e` and `escape`. They escape the characters that MarkupSafe escapes.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -291,7 +292,7 @@ fn indent(value: &Value, given: Rest<Value>, named: Kwargs) -> Result<String, Er
     Ok(out)
 }
 
-/// The number that Python's `float` parses. `None` if Python rejects the text.
+/// Returns the number that Python's `float` parses. `None` if Python rejects the text.
 ///
 /// # Errors
 /// Returns an error if Python may accept a text that Rust does not.
@@ -303,7 +304,7 @@ fn number(value: &Value) -> Result<Option<f64>, Error> {
     })
 }
 
-/// The text, if Python and Rust parse the same number from it.
+/// Returns the text without white space around it, if Python and Rust parse the same number from it.
 fn digits(text: &str) -> Result<&str, Error> {
     match text.is_ascii() && !text.contains('_') {
         true => Ok(strings::strip(text, None, true, true)),
@@ -318,7 +319,7 @@ fn float_of(value: &Value, default: Option<f64>) -> Result<f64, Error> {
     Ok(number(value)?.or(default).unwrap_or(0.0))
 }
 
-/// The filter `int`: an integer, or another number without its fraction, or else the default.
+/// The filter `int`: returns an integer as it is, another number without its fraction, and otherwise the default.
 fn int(value: &Value, default: Option<i64>) -> Result<i64, Error> {
     let whole = match value.as_str() {
         Some(text) => digits(text)?.parse().ok(),
@@ -334,8 +335,8 @@ fn int(value: &Value, default: Option<i64>) -> Result<i64, Error> {
     }
 }
 
-/// A number in the format of Python's `repr`: the fewest digits that identify it, with an exponent if that is below -4
-/// or above 15.
+/// Returns a number in the format of Python's `repr`: the fewest digits that identify it, with an exponent if the
+/// exponent is below -4 or above 15.
 fn float(number: f64) -> String {
     if number.is_nan() {
         return "nan".into();
@@ -413,7 +414,7 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from(dump.text))
 }
 
-/// A value without items, in JSON as Python writes it.
+/// Returns a value without items as JSON, as Python writes it.
 fn scalar(value: &Value) -> Result<String, Error> {
     Ok(match (value.kind(), fraction(value)) {
         (ValueKind::None, _) => "null".into(),

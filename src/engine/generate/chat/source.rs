@@ -1,5 +1,5 @@
 //! Rewrites a template so that minijinja reads it like Jinja: one kind of newline, strings with Python's escapes, no
-//! marks for training, macros' defaults in order.
+//! tags for training masks, and default values of macros in order.
 
 use super::operators::{self, string_length};
 use super::strings::strip;
@@ -37,16 +37,17 @@ pub(super) fn rewrite(text: &str) -> Result<String, String> {
     Ok(out + rest)
 }
 
-/// The only word of a statement.
+/// Returns the text inside a statement, such as its only word. `None` if the tag is not a statement.
 fn word(tag: &str) -> Option<&str> {
     let inside = tag.strip_prefix("{%")?.strip_suffix("%}")?;
     Some(inside.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')))
 }
 
-/// Returns raw text with the two statements around it, and the length of the part of `text` that belongs to it. `text`
-/// follows the first statement, `begin`. Jinja keeps the newline after `{% raw %}`. It also keeps spaces before
-/// `{% endraw %}` unless they begin a line. The white space that Jinja removes is removed here. The returned statements
-/// make minijinja keep the rest.
+/// Rewrites raw text and the two statements around it. `text` follows the first statement, `begin`. Also returns the
+/// length of `text` up to the end of the second statement.
+///
+/// Jinja keeps the newline after `{% raw %}`. It also keeps spaces before `{% endraw %}` unless they begin a line. This
+/// function removes the white space that Jinja removes. The returned statements make minijinja keep the rest.
 fn raw(begin: &str, text: &str) -> Result<(String, usize), String> {
     let ends = text.match_indices("{%").filter_map(|(at, _)| Some((at, at + text[at..].find("%}")? + 2)));
     let found = ends.into_iter().find(|&(at, end)| word(&text[at..end]) == Some("endraw"));
@@ -69,7 +70,7 @@ fn raw(begin: &str, text: &str) -> Result<(String, usize), String> {
     Ok((format!("{head}+%}}{inside}{{%+{tail}"), end))
 }
 
-/// The rewritten tag at the beginning of `text`, and the tag's length.
+/// Rewrites the tag at the beginning of `text`. Returns the new tag, and the length of the old tag.
 fn tag(text: &str) -> Result<(String, usize), String> {
     let close = if text.starts_with("{{") { "}}" } else { "%}" };
     let mut out = String::new();
@@ -99,7 +100,7 @@ fn tag(text: &str) -> Result<(String, usize), String> {
     let (open, inside) = (format!("{}{}", &text[..2], &out[..out.len() - inside.len()]), inside);
     let expression = inside.strip_suffix(['-', '+']).unwrap_or(inside);
     let close = format!("{}{close}", &inside[expression.len()..]);
-    // transformers uses these tags for training masks, and prints the text between them.
+    // transformers uses these two tags for training masks, and prints the text between them.
     let expression = match expression.trim() {
         "generation" => expression.replacen("generation", "if true", 1),
         "endgeneration" => expression.replacen("endgeneration", "endif", 1),
@@ -112,9 +113,9 @@ fn tag(text: &str) -> Result<(String, usize), String> {
     Ok((tag, at))
 }
 
-/// Returns a macro without its defaults, and the statements that set the defaults in order, without the end of the last
-/// statement. `None` unless a default uses an earlier argument: minijinja computes the defaults from the last to the
-/// first.
+/// Rewrites a macro with default values if one of them uses an earlier argument, because minijinja computes the default
+/// values from the last to the first. Returns the macro's head without the default values, and statements that set the
+/// values in order; the last statement has no end. Otherwise returns `None`.
 fn defaults(statement: &str) -> Result<Option<(String, String)>, String> {
     let tokens = operators::tokens(statement);
     let begin = match tokens.as_slice() {
@@ -135,7 +136,7 @@ fn defaults(statement: &str) -> Result<Option<(String, String)>, String> {
         if equals.text != "=" {
             return Ok(None);
         }
-        // An attribute, a filter, a test and the name of a keyword argument are no variables.
+        // A name is not a variable if it is an attribute, a filter, a test, or the name of a keyword argument.
         let is_variable = |at: usize| {
             let before = at.checked_sub(1).map(|at| value[at].text);
             let is_keyword = value.get(at + 1).is_some_and(|next| next.text == "=");
@@ -157,7 +158,7 @@ fn defaults(statement: &str) -> Result<Option<(String, String)>, String> {
     Ok(used.then_some((head, sets)))
 }
 
-/// A string literal with the escapes that minijinja reads in the same way.
+/// Rewrites a string literal with escapes that minijinja reads as Python reads the original ones.
 fn string(literal: &str, quote: char) -> Result<String, String> {
     if !literal.contains('\\') || literal.len() < 2 || !literal.ends_with(quote) {
         return Ok(literal.into());

@@ -1,4 +1,4 @@
-//! Methods of Python's strings and lists that minijinja-contrib lacks or implements differently.
+//! Methods of Python's strings, lists and dictionaries that minijinja-contrib does not have or implements differently.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
-/// The arguments of a method with these parameters, by position or by name.
+/// Returns the arguments of a method whose parameters have these `names`. They may be given by position or by name.
 fn arguments<const N: usize>(
     method: &str,
     names: [&str; N],
@@ -42,7 +42,8 @@ fn arguments<const N: usize>(
     named_arguments(method, names, given, &named)
 }
 
-/// The arguments of a filter or method with these parameters, of which `given` are given by position.
+/// Returns the arguments of a filter or method whose parameters have these `names`. The first ones are `given` by
+/// position, the others by name.
 pub(super) fn named_arguments<const N: usize>(
     method: &str,
     names: [&str; N],
@@ -80,7 +81,7 @@ pub(super) fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\x1c'..='\x1f')
 }
 
-/// `str.strip` at one side or both.
+/// `str.strip`, at one or both ends.
 pub(super) fn strip<'t>(text: &'t str, characters: Option<&str>, start: bool, end: bool) -> &'t str {
     let goes = |c: char| characters.map_or_else(|| is_space(c), |set| set.contains(c));
     let text = if start { text.trim_start_matches(goes) } else { text };
@@ -91,7 +92,7 @@ fn is_cased(character: char) -> bool {
     character.is_lowercase() || character.is_uppercase()
 }
 
-/// The titlecase form of the first letter of a word.
+/// Returns the titlecase form of the first letter of a word.
 ///
 /// # Errors
 /// Returns an error if Unicode's titlecase form does not follow from upper and lower case.
@@ -102,7 +103,7 @@ pub(super) fn titlecase(letter: char) -> Result<String, Error> {
         'Ǉ' | 'ǈ' | 'ǉ' => "ǈ".into(),
         'Ǌ' | 'ǋ' | 'ǌ' => "ǋ".into(),
         'Ǳ' | 'ǲ' | 'ǳ' => "ǲ".into(),
-        // Georgian has no capital letters at the beginning of a word.
+        // Georgian words do not begin with a capital letter.
         '\u{10d0}'..='\u{10ff}' => letter.into(),
         '\u{1f80}'..='\u{1fff}' if upper.chars().count() > 1 => {
             return Err(wrong(format!("the titlecase form of {letter:?}")));
@@ -112,7 +113,8 @@ pub(super) fn titlecase(letter: char) -> Result<String, Error> {
     })
 }
 
-/// The characters of `text`, each with its lower case in this text. A final Σ becomes ς.
+/// Returns the characters of `text`, each with its lower case at this place in the text: a Σ at the end of a word
+/// becomes ς.
 pub(super) fn lowered(text: &str) -> impl Iterator<Item = (char, String)> {
     let lower: Vec<char> = text.to_lowercase().chars().collect();
     let mut at = 0;
@@ -130,7 +132,7 @@ pub(super) fn capitalized(text: &str) -> Result<String, Error> {
     Ok(first + &letters.map(|(_, lower)| lower).collect::<String>())
 }
 
-/// The part of `text` selected by Python's `[start:end]`.
+/// Returns the part of `text` that Python's `[start:end]` selects.
 fn slice<'t>(
     method: &str,
     text: &'t str,
@@ -206,7 +208,7 @@ pub(super) fn lines(text: &str, keep: bool) -> Vec<String> {
     lines
 }
 
-/// `text` padded with `fill`; the method determines how much of it is on the left.
+/// Returns `text` padded to a width. The method determines how much of the padding is on the left.
 fn padded(method: &str, text: &str, args: &[Value]) -> Result<String, Error> {
     let [width, fill] = arguments(method, ["width", "fillchar"], args)?;
     let width = usize::try_from(number(method, width.as_ref(), 0)?).unwrap_or(0);
@@ -223,7 +225,7 @@ fn padded(method: &str, text: &str, args: &[Value]) -> Result<String, Error> {
     Ok(fill.repeat(left) + text + &fill.repeat(pad - left))
 }
 
-/// A method of `text`. `None` if minijinja-contrib's method behaves like Python's.
+/// Calls a method of `text`. `None` if minijinja-contrib's method behaves like Python's.
 fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let none = || arguments(name, [], args).map(|_: [Option<Value>; 0]| ());
     let pair = |place: Option<usize>, length: usize, otherwise: [&str; 3]| match place {
@@ -328,7 +330,8 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
                 "isalnum" => c.is_ascii_alphanumeric(),
                 _ => c.is_ascii_digit(),
             };
-            // Beyond ASCII, Python's character classes differ from Rust's. Only letters are certain.
+            // Beyond ASCII, Python's character classes differ from Rust's. They agree only for letters that have a
+            // case.
             let sure = |c: char| c.is_ascii() || (c.is_alphabetic() && c.is_lowercase() | c.is_uppercase());
             if !text.chars().all(sure) {
                 return Err(wrong(format!("{name}() on a text with non-ASCII characters")));
@@ -351,7 +354,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
     }))
 }
 
-/// A method of a list. `None` if minijinja-contrib's method behaves like Python's.
+/// Calls a method of a list. `None` if minijinja-contrib's method behaves like Python's.
 fn list(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     Ok(Some(match name {
         "index" => {
@@ -372,7 +375,7 @@ fn list(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
     }))
 }
 
-/// A method of a dictionary. `None` if minijinja-contrib's method behaves like Python's.
+/// Calls a method of a dictionary. `None` if minijinja-contrib's method behaves like Python's.
 fn map(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let view = ["keys", "values", "items"].into_iter().find(|view| *view == name);
     Ok(match view {

@@ -12,14 +12,14 @@ use super::bounded::{self, Failure};
 use super::{Message, now, python, source};
 use llama_trace_core::error::{Error, Result, printable};
 
-/// Llama 3's format, for a checkpoint with its special tokens but without a template: a header with the role before
-/// each message, `<|eot_id|>` after it.
+/// Llama 3's format, for a checkpoint that has Llama 3's special tokens but no template: a header with the role before
+/// each message, and `<|eot_id|>` after it.
 pub const LLAMA3: &str = "{{ '<|begin_of_text|>' }}{% for message in messages %}\
 {{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}\
 {% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}";
 
-/// Llama 2's format: questions in `[INST] … [/INST]`, with the system message inside the first one. Each question and
-/// answer is a separate text.
+/// Llama 2's format: questions are in `[INST] … [/INST]`, with the system message inside the first question. Each
+/// question with its answer is a separate text.
 pub const LLAMA2: &str = "{% set rest = messages %}{% set system = '' %}\
 {% if messages[0]['role'] == 'system' %}\
 {% set system = '<<SYS>>\n' + messages[0]['content'] | trim + '\n<</SYS>>\n\n' %}{% set rest = messages[1:] %}\
@@ -27,20 +27,21 @@ pub const LLAMA2: &str = "{% set rest = messages %}{% set system = '' %}\
 {{ '<s>[INST] ' + (system if loop.first else '') + message['content'] | trim + ' [/INST]' }}\
 {% else %}{{ ' ' + message['content'] | trim + ' </s>' }}{% endif %}{% endfor %}";
 
-/// The maximum number of characters of a template that a message quotes.
+/// The maximum number of a template's characters that an error message quotes.
 const SHOWN: usize = 300;
 
 /// The template's name in its environment.
 const NAME: &str = "chat_template";
 
-/// A parsed template. Its steps and its output are limited. The nesting depth of its steps, and the cost of a single
-/// step, are not. A template of unknown origin is therefore parsed and rendered in a separate process.
+/// A parsed template. The number of its steps and the length of its output are limited. The nesting depth of its steps
+/// and the cost of a single step are not limited. So a template of unknown origin is parsed and rendered in a separate
+/// process.
 #[derive(Clone, Debug)]
 pub struct Template {
     environment: Environment<'static>,
-    /// `bos_token` and the like, as the template sees them.
+    /// The special tokens, by their names in the template: `bos_token` and so on.
     tokens: BTreeMap<String, String>,
-    /// The template's name in messages.
+    /// The place of the template, for error messages.
     place: String,
 }
 
@@ -66,7 +67,7 @@ impl Template {
         Ok(Self { environment, tokens, place: place.into() }.at(now::now))
     }
 
-    /// The same template with another clock for `strftime_now`.
+    /// Returns the same template with another clock for `strftime_now`.
     #[must_use]
     pub fn at(mut self, now: impl Fn() -> NaiveDateTime + Send + Sync + 'static) -> Self {
         self.environment.add_function("strftime_now", move |format: &str| {
@@ -121,20 +122,20 @@ impl Template {
     }
 }
 
-/// The error for a template that uses an unsupported feature.
+/// Returns the error for a template that uses the unsupported feature `found`.
 fn refused(place: &str, found: &str) -> Error {
     Error::model("the chat template uses an unsupported feature")
         .at(place)
         .expected("the features of Jinja and Python that published templates use")
         .found(shown(found))
-        .next("put a template without it beside the model, as chat_template.jinja")
+        .next("put a template without this feature beside the model, as chat_template.jinja")
 }
 
 fn value(message: &Message) -> Value {
     Value::from_pairs([("role", message.role.name()), ("content", &message.content)])
 }
 
-/// The cause of an error, if it is a `T`.
+/// Returns the cause of an error that is a `T`, if there is one.
 fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {
@@ -146,7 +147,7 @@ fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T>
     None
 }
 
-/// The text of a template, made printable and short, because errors may quote it at any length.
+/// Makes a text printable and short, because errors may quote any length of a template.
 fn shown(text: &str) -> String {
     let text = printable(text);
     let mut characters = text.chars();

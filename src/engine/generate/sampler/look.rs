@@ -1,4 +1,4 @@
-//! Previews of a draw: runs the sampler itself on the same logits with a probe.
+//! Previews of a draw. A preview runs a copy of the sampler on the same logits, with a probe.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::draw::{Draw, Kept, Sampling, Weighed};
 use llama_trace_core::trace::{Probe, Site, Stage, Values};
 
-/// The values that the sampler offers the probe for a draw.
+/// A probe that stores the values of a draw.
 #[derive(Default)]
 struct Seen {
     probs: Vec<f32>,
@@ -31,7 +31,7 @@ impl Probe for Seen {
 }
 
 impl Sampler {
-    /// A sampler with the options `sampling` and this sampler's stream, before draw number `draw`.
+    /// Returns a sampler with the options `sampling` and this sampler's stream, at the state before draw number `draw`.
     ///
     /// # Errors
     /// The errors of [`Sampler::new`].
@@ -42,8 +42,8 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Previews draw number `draw` from `logits` (V), with this sampler's options or with other options and the same
-    /// stream.
+    /// Previews draw number `draw` from `logits` (V). It uses this sampler's options, or those of `setting` with the
+    /// same stream.
     ///
     /// # Errors
     /// The errors of [`Sampler::new`].
@@ -55,7 +55,7 @@ impl Sampler {
             Ok((drawn, seen))
         };
         let (drawn, Seen { probs, nucleus }) = watched(sampling)?;
-        // The tokens that top-k alone keeps.
+        // The shares with top-k alone. They are above 0 for the tokens that top-k keeps.
         let left = watched(Sampling { top_p: 1.0, ..sampling })?.1.nucleus;
         let kept = |shares: &[f32]| {
             let stay = probs.iter().zip(shares).filter(|(_, share)| **share > 0.0);
@@ -70,7 +70,7 @@ impl Sampler {
             share: nucleus[id],
         };
         let mut tokens: Vec<Weighed> = (0..logits.len()).map(weighed).collect();
-        // Sorts first by the cuts that a token survives, so each cut is a boundary in the list.
+        // Sorts first by top-p and top-k, so that each of the two cuts is a boundary in the list.
         let cut = |token: &Weighed| (token.share > 0.0, token.in_k);
         let order = |a: &Weighed, b: &Weighed| {
             let by_size =
@@ -96,5 +96,5 @@ impl Sampler {
     }
 }
 
-/// The number of 32-bit random words that a draw takes.
+/// The number of 32-bit random words that a draw uses.
 pub(super) const WORDS: u128 = 2;

@@ -4,7 +4,7 @@ use super::*;
 use llama_trace_core::trace::NoProbe;
 use serde_json::Value;
 
-/// Logits whose softmax is 0.5, 0.25, 0.125, 0.125.
+/// Returns logits whose softmax is 0.5, 0.25, 0.125, 0.125.
 fn halves() -> Vec<f32> {
     [0.5_f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect()
 }
@@ -20,7 +20,7 @@ fn drawn(sampling: Sampling, logits: &[f32]) -> [usize; 4] {
 
 #[test]
 fn a_sum_is_reached_where_it_is_among_the_sorted_candidates() {
-    // Many equal candidates, and many with the same leading bits.
+    // Many candidates are equally likely, and many have the same leading bits.
     let prob = |i: u32| (1 + (i.wrapping_mul(2_654_435_761) >> 22)) as f32 / 1024.0;
     let probs: Vec<f32> = (0..5000).map(prob).collect();
     let mut sorted: Vec<u32> = (0..5000).collect();
@@ -61,7 +61,7 @@ fn each_stream_of_a_seed_draws_something_else_and_the_first_is_the_seed_itself()
     assert_eq!(draws(seed()), draws(seed().with_stream(0)));
     assert_ne!(draws(seed()), draws(seed().with_stream(1)));
     assert_eq!(draws(seed().with_stream(5)), draws(seed().with_stream(3).after(2)));
-    // The draws from before streams were introduced.
+    // Stream 0 must draw what the program drew before it had streams.
     let mut random = ChaCha8Rng::seed_from_u64(7);
     let numbers: Vec<f64> = (0..50).map(|_| random.random()).collect();
     let expected = numbers.iter().map(|number| (number * 8.0).min(7.0) as usize);
@@ -146,7 +146,7 @@ impl Probe for Nucleus {
     }
 }
 
-/// The logits of `fixtures/sampling/generate.py`.
+/// Returns the logits of `fixtures/sampling/generate.py`.
 fn seeded_logits(seed: u64, vocab: u64, steps: u64) -> Vec<f32> {
     let mut state = seed;
     let logit = |_| {
@@ -182,8 +182,8 @@ fn the_nucleus_is_that_of_transformers_warpers_but_exactly_k_stay() {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
         let (kept, left_out) = order.split_at(whole(6) as usize);
-        assert!(kept.iter().all(|&id| nucleus[id] > 0.0), "{case}: one is missing");
-        assert!(left_out.iter().all(|&id| nucleus[id] == 0.0), "{case}: one too many");
+        assert!(kept.iter().all(|&id| nucleus[id] > 0.0), "{case}: a token is missing");
+        assert!(left_out.iter().all(|&id| nucleus[id] == 0.0), "{case}: a token too many");
         assert!(kept.contains(&drawn), "{case}");
         let (first, last) = (nucleus[kept[0]], nucleus[kept[kept.len() - 1]]);
         assert!(close(first, float(7)) && close(last, float(8)), "{case}: {first} {last}");
@@ -206,7 +206,8 @@ fn the_random_number_of_each_draw_is_known_before_and_after() {
     }
 }
 
-/// A sampler before the last draw repeats that draw and then continues with the same random numbers, with any options.
+/// The copy of `before_the_last` repeats the last draw, and then continues with the same random numbers, with any
+/// options.
 #[test]
 fn before_the_last_draw_a_sampler_draws_that_once_more() {
     let logits = [0.0; 1000];
@@ -226,8 +227,8 @@ fn before_the_last_draw_a_sampler_draws_that_once_more() {
     assert_eq!(fresh.before_the_last().random(0), fresh.random(0));
 }
 
-/// Looking at a draw gives the same result as the draw itself: token, probabilities and cuts, draw after draw. Looking
-/// uses no random number.
+/// For each draw, the preview gives the same result as the draw itself: token, probabilities and cuts. A preview does
+/// not advance the random numbers.
 #[test]
 fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
     let logits =
@@ -243,7 +244,7 @@ fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
         for draw in 0..30 {
             let logits = logits(draw);
             let own = sampler.look(&logits, draw, None).unwrap();
-            assert_eq!(other.look(&logits, draw, Some(sampling)).unwrap(), own, "another one tries this");
+            assert_eq!(other.look(&logits, draw, Some(sampling)).unwrap(), own, "another sampler");
             let mut shown = Nucleus::default();
             assert_eq!(sampler.sample(&logits, 0, 0, &mut shown), own.drawn);
             assert_eq!(own.tokens.len(), logits.len());
@@ -253,10 +254,10 @@ fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
             }
             let stay = shown.0.iter().filter(|share| **share > 0.0).count();
             assert_eq!(own.after_p.count, stay);
-            assert!(own.tokens.windows(2).all(|two| two[0].prob >= two[1].prob), "the likeliest first");
+            assert!(own.tokens.windows(2).all(|two| two[0].prob >= two[1].prob), "the likeliest is first");
             assert!(
                 own.tokens[..stay].iter().all(|token| token.share > 0.0 && token.in_k),
-                "then what was cut"
+                "tokens that were cut come last"
             );
             let k = if sampling.temperature == 0.0 {
                 1

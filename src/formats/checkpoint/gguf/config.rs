@@ -67,7 +67,8 @@ pub(super) fn model_config(
     let heads = required_of_layers("attention.head_count")?;
     let head_dim = head_dim(metadata, architecture, dim, heads)?;
     let table = contents.tensors.get(&Naming::Gguf.name(Weight::Embedding));
-    // Any layer counts. A layer that lacks the weight then gives an error later, instead of being computed without it.
+    // One layer with a bias is enough. A layer that lacks this bias then gives an error later, instead of being
+    // computed without it.
     let any = |weights: [LayerWeight; 3]| {
         (0..layers).any(|layer| weights.iter().any(|&weight| has(contents, Weight::Layer(layer, weight))))
     };
@@ -96,7 +97,7 @@ pub(super) fn model_config(
         rope_scaling: rope_scaling(metadata, architecture, contents, head_dim, place)?,
         pairing,
         qk_norm,
-        // In llama.cpp none of these architectures has one, whatever the file contains.
+        // In llama.cpp, none of these architectures has a sliding window, whatever the file contains.
         window: None,
         window_from: 0,
         qkv_bias: any([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
@@ -147,7 +148,7 @@ fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Archite
     })
 }
 
-/// Rejects tensors without a role in the forward pass: the model would be a different one.
+/// Rejects a file with a tensor that this forward pass does not use: its model computes something else.
 fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool, place: &str) -> Result<()> {
     let known = |name: &str| match Naming::Gguf.weight(name) {
         Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) if !qk_norm => false,
@@ -168,7 +169,7 @@ fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool
     .next("use a version of the model without it; this tensor is not supported"))
 }
 
-/// C, which the file may omit.
+/// The head dimension C, which the file may omit.
 fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usize) -> Result<usize> {
     let key = |name: &str| format!("{architecture}.{name}");
     let keys = key("attention.key_length");
@@ -179,12 +180,12 @@ fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usiz
             let found = format!("no such key, with a width of {dim} and {heads} heads");
             return Err(metadata.wrong(
                 &keys,
-                "the width of a head, which is required if the model's width is not divisible by the heads",
+                "the width of a head, which is required if the model's width is not divisible by the number of heads",
                 found,
             ));
         }
     };
-    // Both must equal the width of the keys.
+    // Both values must equal the width of the keys.
     for name in ["attention.value_length", "rope.dimension_count"] {
         if let Some(other) = metadata.size(&key(name))?.filter(|&other| other != head_dim) {
             let expected = format!("{head_dim}, the width of a head; other values are not supported");

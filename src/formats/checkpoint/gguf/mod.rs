@@ -44,7 +44,7 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
         split::join(&mut contents, tensors::read(file, &header, place)?, place)?;
         headers.push(header);
     }
-    // The first part has the configuration. The others only mark themselves as parts.
+    // The first part has the configuration. The metadata of the other parts only says which part they are.
     let (header, place) = (&mut headers[0], &places[0]);
     split::check_total(&header.metadata, &contents)?;
     let name = paths[0].file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

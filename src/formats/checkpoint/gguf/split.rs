@@ -9,10 +9,10 @@ use crate::files::gguf::Metadata;
 use crate::files::{exists, printable};
 use llama_trace_core::error::{Error, Result};
 
-/// The files of the model to which `path`, a file with this metadata, belongs, in order.
+/// The files of a model in order. `path` is one of them, and `metadata` is the metadata of this file.
 ///
 /// # Errors
-/// Returns [`Error::Model`] if the file is a part and the others cannot be found.
+/// Returns [`Error::Model`] if the file is a part of a model and the other parts cannot be found.
 pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>> {
     let count = metadata.size("split.count")?.unwrap_or(1);
     if count <= 1 {
@@ -62,7 +62,7 @@ pub(super) fn check(metadata: &Metadata<'_>, part: usize, count: usize) -> Resul
     for (key, expected) in [("split.no", part), ("split.count", count)] {
         let found = metadata.required_size(key)?;
         if found != expected {
-            return Err(metadata.wrong(key, &format!("{expected}, by the name of the file"), found));
+            return Err(metadata.wrong(key, &format!("{expected}, as the file's name says"), found));
         }
     }
     Ok(())

@@ -159,7 +159,7 @@ fn table<'a>(header: &Header<'a>) -> Result<Table<'a>> {
     if !alignment.is_power_of_two() {
         return Err(header.metadata.wrong("general.alignment", "a power of two", alignment));
     }
-    // Neither is above 2^63, so the sum does not overflow.
+    // Neither the position nor the alignment is above 2^63, so rounding up does not overflow.
     Ok(Table { rows, alignment, start: reader.at().next_multiple_of(alignment) })
 }
 

@@ -59,7 +59,7 @@ impl Family {
     }
 }
 
-/// The sliding window and the first layer with it. In Mistral every layer has it. In Qwen the layers from
+/// The sliding window and the first layer with it. In Mistral, every layer has the window. In Qwen, the layers from
 /// `max_window_layers` on have it, but only if `use_sliding_window` is true.
 pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Result<(Option<usize>, usize)> {
     let used = match family {
@@ -74,7 +74,7 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
         window => window,
     };
     if window == Some(0) {
-        return Err(fields.wrong("sliding_window", "at least 1: a token sees itself; or null", "0".into()));
+        return Err(fields.wrong("sliding_window", "null, or at least 1: a token sees itself", "0".into()));
     }
     let from = match (family, layer_types(fields, layers)?) {
         (Family::Mistral, None) => 0,
@@ -87,7 +87,7 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
         return Err(fields.wrong("layer_types", expected, "some \"full_attention\"".into()));
     }
     if listed && window.is_none() && from < layers {
-        let expected = "\"full_attention\" for every layer where no sliding_window is used";
+        let expected = "\"full_attention\" for every layer, because sliding_window is not used";
         return Err(fields.wrong("layer_types", expected, "some \"sliding_attention\"".into()));
     }
     Ok(if window.is_some() && from < layers { (window, from) } else { (None, 0) })

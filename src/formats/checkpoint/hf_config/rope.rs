@@ -72,7 +72,7 @@ pub(super) fn rope(
             factor: rope.required_number("factor")?,
             low_freq_factor: rope.required_number("low_freq_factor")?,
             high_freq_factor: rope.required_number("high_freq_factor")?,
-            // The field beside the object takes precedence over the one inside.
+            // The field beside the object takes precedence over the field inside it.
             original_context: match &fields.object {
                 outer if outer.contains_key("original_max_position_embeddings") => {
                     fields.required_size("original_max_position_embeddings")?

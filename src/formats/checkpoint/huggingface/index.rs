@@ -1,5 +1,5 @@
 //! The weight files, and the index of shards that lists them. An index must not make this program read or fetch files
-//! elsewhere.
+//! outside the index's directory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path};

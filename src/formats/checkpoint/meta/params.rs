@@ -60,8 +60,8 @@ impl Params {
         };
         let scaled = fields.flag("use_scaled_rope")?;
         let (factor, high) = (fields.number("rope_scaling_factor")?, fields.number("rope_high_freq_factor")?);
-        // The constants of `apply_scaling` in Meta's llama-models. If the file has one of these fields, they are from
-        // Llama 4's code, which reads them; otherwise from Llama 3's.
+        // The constants of `apply_scaling` in Meta's llama-models. Only Llama 4's code reads these two fields: if the
+        // file has one of them, Llama 4's constants are used, otherwise Llama 3's.
         let (factor, high_freq_factor) = match (factor, high) {
             (None, None) => (8.0, 4.0),
             (factor, high) => (factor.unwrap_or(16.0), high.unwrap_or(1.0)),
@@ -152,7 +152,11 @@ fn ffn_dim(fields: &Fields<'_>, dim: usize) -> Result<usize> {
         hidden = (multiplier.ok_or_else(wrong)? * hidden as f64) as usize;
     }
     hidden.checked_next_multiple_of(multiple).ok_or_else(|| {
-        fields.wrong("multiple_of", "a number that the width can be rounded up to", multiple.to_string())
+        fields.wrong(
+            "multiple_of",
+            "a smaller number: the width is rounded up to a multiple of it",
+            multiple.to_string(),
+        )
     })
 }
 

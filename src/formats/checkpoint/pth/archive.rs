@@ -19,7 +19,7 @@ const MAX_ENTRIES: usize = 1 << 16;
 pub(super) struct Archive<'a> {
     /// The byte range of each entry in the file, by name.
     entries: HashMap<Vec<u8>, Range<usize>>,
-    /// The folder of all entries, with its slash.
+    /// The folder of all entries, with a slash at the end.
     folder: Vec<u8>,
     pickle: &'a [u8],
 }
@@ -76,7 +76,8 @@ impl<'a> Archive<'a> {
         self.find(&format!("data/{key}"))
     }
 
-    /// Names are only compared. No other file is ever opened, whatever the names of the entries are.
+    /// The byte range of the entry `name` in the archive's folder. Names are only compared: whatever they are, no other
+    /// file is ever opened.
     fn find(&self, name: &str) -> Result<Range<usize>, (String, String)> {
         let full = [&self.folder, name.as_bytes()].concat();
         let found = self.entries.get(&full).cloned();
@@ -102,7 +103,7 @@ fn entries(zip: &ZipSliceArchive<&[u8]>) -> Result<HashMap<Vec<u8>, Range<usize>
             return Err(Wrong {
                 what: "the zip archive has more entries than any checkpoint".into(),
                 expected: format!("at most {MAX_ENTRIES}"),
-                found: format!("{} by its directory", zip.entries_hint()),
+                found: format!("{} entries, as its directory says", zip.entries_hint()),
             });
         }
         let (way, name) = (entry.wayfinder(), entry.file_path());

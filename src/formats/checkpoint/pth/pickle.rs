@@ -2,7 +2,7 @@
 //! nothing else.
 //!
 //! A pickle is a program for a stack machine. It may call any Python function by name, so it must not be run. Here a
-//! name is looked up in a list of those that `torch.save` needs for a dictionary of tensors. Every other name is
+//! name is looked up in a list of the names that `torch.save` needs for a dictionary of tensors. Every other name is
 //! rejected, whatever its use. Values are stored in tables and refer to each other by index. A pickle that contains
 //! itself, or is nested a million levels deep, is therefore harmless. The operations are those of Python's
 //! `pickletools`, protocols 2 to 5.
@@ -95,7 +95,7 @@ const UNUSED_OF_TORCH: &[&str] = &[
 /// others.
 const INNER: [&str; 4] = ["model", "state_dict", "model_state_dict", "module"];
 
-/// A value on the stack. Numbers are indices into the tables of [`Machine`].
+/// A value on the stack. A `usize` is an index into a table of [`Machine`].
 #[derive(Clone, Copy, Debug)]
 enum Value<'a> {
     /// None, a float, or a set of attributes: a value that no tensor depends on.
@@ -406,7 +406,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Puts the pairs on the stack from `from` on into the dictionary below them.
+    /// Moves the pairs of key and value that are on the stack from `from` on into the dictionary below them.
     fn set_items(&mut self, from: usize) -> Result<(), Wrong> {
         if self.marks.last().is_some_and(|&mark| from < mark) || from > self.stack.len() {
             return Err(self.empty());

@@ -12,7 +12,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::tensor::Held;
 
-/// The size of a page in bytes, and its logarithm.
+/// The size of a huge page in bytes, and its binary logarithm.
 const PAGE: usize = 1 << PAGE_BITS;
 const PAGE_BITS: u8 = 21;
 
@@ -59,7 +59,7 @@ impl Huge {
             (all, rest) = rest.split_at_mut(range.len().next_multiple_of(LINE));
             copies.extend(part.chunks(PIECE).zip(all.chunks_mut(PIECE)));
         }
-        // Copies on one thread, because the compute threads start only later, in the number that was asked for.
+        // Copies on one thread. The compute threads start later, in the number that the user asked for.
         for (part, out) in copies {
             stop::check()?;
             out[..part.len()].copy_from_slice(part);

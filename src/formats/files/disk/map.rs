@@ -41,8 +41,8 @@ impl File {
                 .next("fetch or make the file again"));
         }
         // SAFETY: the map is read-only and only shared slices of it are handed out, so nothing in this process changes
-        // the bytes. That no other process changes them is the condition stated above. The caller of a program that
-        // maps its model accepts it.
+        // the bytes. That no other process changes them is the condition in the doc comment. Everyone who runs a
+        // program with a mapped model accepts this condition.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| {
             let failed = match error.kind() {
                 std::io::ErrorKind::OutOfMemory => Error::prompt("there is not enough memory for the file"),

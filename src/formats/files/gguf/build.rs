@@ -31,7 +31,7 @@ pub fn string(text: &[u8]) -> Vec<u8> {
 
 impl Build {
     /// An empty file.
-    #[allow(clippy::new_without_default, reason = "an empty file is begun, not taken for granted")]
+    #[allow(clippy::new_without_default, reason = "a test begins every file with `new`")]
     pub fn new() -> Self {
         Self {
             version: 3,

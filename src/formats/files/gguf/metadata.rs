@@ -89,7 +89,7 @@ impl Kind {
 
     /// The number or flag in `bytes`, whose length is [`Kind::size`].
     fn scalar<'a>(self, bytes: &[u8]) -> Value<'a> {
-        // In the low bytes of a u64; each type takes its width from there.
+        // The bytes as the low bytes of a u64. Each type takes as many of them as it is wide.
         let word = bytes.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
         match self {
             Self::Bool => Value::Flag(word != 0),
@@ -342,7 +342,7 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
 fn json(value: &Value<'_>) -> serde_json::Value {
     const LONG: usize = 1024;
     match value {
-        // JSON has no integers beyond 2⁶⁴. A larger number is no count of anything.
+        // An integer outside the range of i64 becomes a string. No valid size or count is so large.
         Value::Whole(number) => i64::try_from(*number).map_or_else(|_| number.to_string().into(), Into::into),
         Value::Number(number) => (*number).into(),
         Value::Flag(flag) => (*flag).into(),

@@ -20,7 +20,7 @@ pub(crate) struct Header<'a> {
     pub(crate) metadata: Metadata<'a>,
     /// The number of tensors in the table.
     pub(crate) tensors: u64,
-    /// A reader at the table and everything after it.
+    /// A reader at the beginning of the table.
     pub(crate) rest: Reader<'a>,
 }
 

@@ -1,4 +1,4 @@
-//! llama.cpp's pre-tokenization for byte-level BPE, by the name in `tokenizer.ggml.pre`.
+//! llama.cpp's pre-tokenizations for byte-level BPE. The key `tokenizer.ggml.pre` names one of them.
 //!
 //! Each kind is a list of regular expressions. The first one splits the text, the next one splits the results, and so
 //! on. Every match of an expression is a piece, and so is the text between matches. The expressions are those of the
@@ -12,7 +12,8 @@ const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|
 const WORDS: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const CHINESE: &str = "[一-龥぀-ゟ゠-ヿ]+";
 const SIGNS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
-/// llama.cpp compares these without character classes, and with every space beyond ASCII as a vertical tab.
+/// llama.cpp matches such ranges after it has replaced every space beyond ASCII by a vertical tab. The ranges therefore
+/// exclude spaces (`&&\S`).
 const ASIAN: &str = r"[[一-龥ࠀ-一가-\u{D7FF}]&&\S]+";
 
 /// The default for models that name no pre-tokenization.

@@ -9,7 +9,7 @@ use super::super::tests::{data, decode, hard_strings, merged};
 use super::*;
 use crate::files::gguf::build::Build;
 
-/// 0 `<unk>`, 1 `<s>`, 2 `</s>`, 3–258 the bytes, then these.
+/// The pieces from id 259 on. Before them are 0 `<unk>`, 1 `<s>`, 2 `</s>` and the bytes.
 const PIECES: [(&str, i32); 7] =
     [("▁", 1), ("a", 1), ("b", 1), ("▁a", 1), ("ab", 1), ("<user>", 4), ("▁ab", 5)];
 
@@ -144,7 +144,7 @@ fn special_tokens_have_bounds() {
     with(&["x".repeat(1024)]).unwrap();
     assert!(with(&["x".repeat(1025)]).unwrap_err().contains("up to 1025 bytes"));
     assert!(with(&vec!["x".into(); 16385]).unwrap_err().contains("16385"));
-    assert!(with(&vec!["x".repeat(1000); 1049]).unwrap_err().contains("1049000 in all"));
+    assert!(with(&vec!["x".repeat(1000); 1049]).unwrap_err().contains("1049000 bytes in all"));
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub(in crate::tokenizer) struct ByteLevel {
     pub(in crate::tokenizer) by_id: bool,
     /// Ids of tokens that are found verbatim in the text before it is split.
     pub(in crate::tokenizer) added: Vec<u32>,
-    /// The ids among them that are not text: beginning, end, …
+    /// Ids of special tokens, which are found in the same way but are not text: beginning, end, …
     pub(in crate::tokenizer) special: Vec<u32>,
     /// The pre-tokenization.
     pub(in crate::tokenizer) cut: Cut,
@@ -161,7 +161,7 @@ pub(super) fn template(before: Option<(&str, u32)>, after: Option<(&str, u32)>) 
     json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens})
 }
 
-/// A part of the crate, built from its section of a tokenizer.json as written above.
+/// A component of the crate's tokenizer, built from a section of a tokenizer.json that the code above writes.
 fn from_section<T: serde::de::DeserializeOwned>(section: Value) -> T {
     serde_json::from_value(section).unwrap_or_else(|error| unreachable!("a section of this file: {error}"))
 }

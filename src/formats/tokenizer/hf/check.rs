@@ -113,7 +113,7 @@ pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
     for part in normalizer.iter().chain(&pre_tokenizer) {
         check_expression(part)?;
     }
-    // The last part on the waiting list is applied last.
+    // `parts` returns the last part first.
     let growth = Growth::of(normalizer.iter().rev(), shortest);
     for part in parts("post_processor", sections.post_processor, "processors", POST_PROCESSORS)? {
         check_template(&part)?;
@@ -144,8 +144,8 @@ fn section(name: &str, raw: Option<&RawValue>) -> Result<Option<Value>, Wrong> {
     serde_json::from_str(raw.get()).map_err(|error| (format!("{name}: JSON"), error.to_string()))
 }
 
-/// The parts of a section: a single part or a (nested) sequence of them. All must be `known`. `list` is the name of a
-/// sequence's field.
+/// The parts of a section, the last one first: a single part or a (nested) sequence of parts. All must be `known`.
+/// `list` is the name of a sequence's field.
 fn parts(name: &str, raw: Option<&RawValue>, list: &str, known: &[&str]) -> Result<Vec<Value>, Wrong> {
     let mut waiting: Vec<Value> = section(name, raw)?.into_iter().collect();
     let mut parts = Vec::new();

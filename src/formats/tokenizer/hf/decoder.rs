@@ -1,8 +1,8 @@
 //! Decoding of a tokenizer.json's tokens to bytes, one token at a time.
 //!
-//! The `tokenizers` crate decodes a whole list of ids. Its stream decodes a growing list again for each id while the
-//! text ends inside a character, and never finishes a character that stays invalid. Each of the decoders used by Llamas
-//! maps a token to bytes independently, except for the leading space of the first token.
+//! The `tokenizers` crate decodes a whole list of ids. While the text ends inside a character, the crate's stream
+//! decodes a growing list again for each id. If the character stays invalid, this never ends. Each of the decoders used
+//! by Llamas maps a token to bytes independently, except for the leading space of the first token.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -72,7 +72,7 @@ impl Decoder {
                     let (from, to) = from.zip(to).ok_or_else(wrong)?;
                     pieces.replace.push((from.into(), to.into()));
                 }
-                // Before `Fuse` it would apply to each token.
+                // Before `Fuse`, `Strip` would apply to each token.
                 Some("Strip") if fused && part["content"] == " " && part["stop"] == 0 => {
                     let spaces = part["start"].as_u64().and_then(|count| usize::try_from(count).ok());
                     pieces.lead = Lead::Spaces(spaces.ok_or_else(wrong)?);
@@ -97,7 +97,7 @@ impl Decoder {
     pub(super) fn bytes(&self, token: &str) -> Vec<u8> {
         match self {
             Self::Words => token.into(),
-            // A token outside the alphabet was added later and is copied unchanged.
+            // A token with a character outside the alphabet was added later and is copied unchanged.
             Self::ByteLevel => {
                 token.chars().map(alphabet_byte).collect::<Option<_>>().unwrap_or(token.into())
             }
@@ -121,7 +121,7 @@ pub(super) struct Decoding<'a> {
     decoder: &'a Decoder,
     /// Whether there was no token yet.
     first: bool,
-    /// The number of spaces still to be removed, as long as nothing else came.
+    /// The number of spaces that are still removed; 0 as soon as another character came.
     lead: usize,
 }
 

@@ -1,10 +1,11 @@
-//! The tokenizer that transformers 5.24 builds from a folder: its file, with the tokens of the other files.
+//! The tokenizer that transformers 5.24 builds from a folder: the tokenizer's file, with the tokens of the files beside
+//! it.
 //!
 //! `TokenizersBackend` uses tokenizer.json unchanged. `LlamaTokenizer` uses the vocabulary, the merges and the
 //! post-processor, but its own rules for splitting texts. It adds `▁` only before the first stretch of a text;
-//! transformers 4 and the `tokenizers` crate add one before every stretch after an added token. `Qwen2Tokenizer` does
-//! the same with Qwen2's expression. A tokenizer.model is converted (`SentencePieceExtractor`,
-//! `SpmConverter.build_tokenizer_from_spm_proto`).
+//! transformers 4 and the `tokenizers` crate add one before every stretch after an added token. `Qwen2Tokenizer` also
+//! replaces the rules for splitting texts, with Qwen2's expression. A tokenizer.model is converted
+//! (`SentencePieceExtractor`, `SpmConverter.build_tokenizer_from_spm_proto`).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -72,8 +73,8 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
     };
     made.with_post_processor(inner.get_post_processor().cloned());
     let same = rules(&inner) == rules(&made);
-    // CodeLlamaTokenizer asks for the beginning token itself. What other files set does not count if there is a
-    // tokenizer.json.
+    // `CodeLlamaTokenizer` itself adds the beginning token. If there is a tokenizer.json, the settings of the other
+    // files for it are ignored.
     let own =
         (beside.class == Class::CodeLlama).then(|| Beside { around: Some((true, false)), ..beside.clone() });
     let defaults = own.as_ref().map(|_| &[][..]);
@@ -88,17 +89,17 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
             HfTokenizer { ends: tokenizer.ends, ..HfTokenizer::new(tokenizer.inner, tokenizer.checked)? };
     }
     let note = format!(
-        "tokenizer.json is read as {name} of transformers 5 reads it: with its vocabulary and merges, but not with its own rules \
-         for splitting texts, which transformers 4 and the tokenizers library use"
+        "tokenizer.json is read as {name} of transformers 5 reads it: with the file's vocabulary and merges, \
+         but without the file's rules for splitting texts, which transformers 4 and the tokenizers library use"
     );
     Ok(HfTokenizer { note: (!same).then_some(note), ..tokenizer })
 }
 
-/// How a tokenizer normalizes and splits texts.
+/// The rules by which a tokenizer normalizes and splits texts, as JSON for a comparison.
 fn rules(inner: &Inner) -> String {
     let rules =
         serde_json::to_string(&(inner.get_normalizer(), inner.get_pre_tokenizer())).unwrap_or_default();
-    // The position of a token in the text is not needed.
+    // `trim_offsets` changes only the positions of tokens in the text, which are not needed.
     rules.replace("\"trim_offsets\":true", "\"trim_offsets\":false")
 }
 
@@ -151,7 +152,7 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
     }
     let extra = beside.extra.clone().unwrap_or_else(|| own.filter(|token| token.special).collect());
     let (inner, checked) = backend(model, beside)?;
-    // Each stretch between added tokens gets its own prefix only if they are found in the unnormalized text.
+    // Each stretch between added tokens gets its own prefix only if these tokens are found in the unnormalized text.
     let added = beside.added.values().cloned();
     let added = added.map(|token| Added { normalized: token.normalized && !model.dummy_prefix, ..token });
     let names = ["unk_token", "bos_token", "eos_token"].into_iter().zip(&model.names);
@@ -159,8 +160,8 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
     complete(inner, checked, beside, added, &extra, Some(&defaults))
 }
 
-/// Ranks without special tokens, completed with the special tokens of the files beside them. If these files skip ids
-/// after the ranks, transformers fills the gaps.
+/// A tokenizer of ranks without special tokens, completed with the special tokens of the files beside it. If these
+/// files skip ids after the ranks, transformers fills the gaps.
 ///
 /// # Errors
 /// Returns a description of what is wrong.
@@ -245,7 +246,7 @@ fn complete(
     Ok(HfTokenizer { ends, note, fill, ..HfTokenizer::new(inner, checked)? })
 }
 
-/// How `LlamaTokenizer` splits and decodes texts.
+/// The pre-tokenizer and the decoder of `LlamaTokenizer`, as sections of a tokenizer.json.
 fn llama(beside: &Beside) -> (Value, Value) {
     let legacy = beside.legacy.unwrap_or(false) && beside.class == Class::Llama;
     let scheme = match (beside.prefix_space.unwrap_or(true), legacy) {
@@ -359,7 +360,7 @@ fn backend(model: &Model, beside: &Beside) -> Result<(Inner, Checked), String> {
     }
     let decoder =
         Decoder::new(&decoder(model.byte_fallback, model.dummy_prefix)).map_err(|(_, found)| found)?;
-    // `▁` once before each stretch, and one for each space.
+    // At most two `▁` before each stretch, and one for each space.
     let growth = Growth::of([json!({"type": "Prepend", "prepend": "▁▁"}), spaces()].iter(), 1);
     let ids = model.pieces.len() as u32;
     Ok((inner, Checked { decoder, drops_unknown: false, ids, growth, cuts_as_gpt2: false }))

@@ -120,7 +120,7 @@ impl Rules {
 fn parts(piece: &str, model: &BPE) -> Vec<u32> {
     let unknown = model.unk_token.as_ref().and_then(|token| model.token_to_id(token));
     let mut parts = Vec::new();
-    // Whether the last part represents unknown characters, so that the next one may be added to it.
+    // Whether the last part represents unknown characters. The next unknown character may then be added to it.
     let mut fusing = false;
     for character in piece.chars() {
         if let Some(id) = model.token_to_id(character.encode_utf8(&mut [0; 4])) {

@@ -2,9 +2,9 @@
 //! until all of it is split, and a text may have megabytes. If the text is split piece by piece, only one piece needs
 //! that memory. This is done only if the ids are the same.
 //!
-//! They are the same if the cut is between two letters or digits with one blank between them. The published expressions
-//! end a word before the blank, whatever comes before and after. The rest of the file is checked too. With other
-//! expressions, or with tokens that cross a blank, the text is split as a whole.
+//! The ids are the same if the text is cut before a single blank that stands between two letters or digits. The
+//! published expressions end a word before the blank, whatever comes before and after. The rest of the file is checked
+//! too. With other expressions, or with tokens that cross a blank, the text is split as a whole.
 //!
 //! A long text without such a blank is also cut inside a word, between two letters that no token joins: every step of a
 //! merge is a token, so none crosses that place. See [`Inside`].
@@ -35,18 +35,18 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '\u{4e00}'..='\u{9fa5}')
 }
 
-/// Places inside words at which a text may be cut: between two ASCII letters of lower case, or before a digit. Letters
-/// and digits alone stand around the place, farther than any token reaches, and no token has an occurrence across it.
+/// Places inside words at which a text may be cut: between two ASCII letters of lower case, or before a digit. On both
+/// sides of the place, there are only letters and digits for longer than any token. No token occurs across the place.
 #[derive(Debug)]
 pub(super) struct Inside {
-    /// The tokens of letters and digits alone.
+    /// The tokens that consist only of letters and digits.
     tokens: HashSet<String>,
     /// More than the longest stretch of letters and digits in any token.
     reach: usize,
 }
 
 impl Inside {
-    /// The places for this tokenizer. `None` if it is not a byte-level one with merges alone.
+    /// The places for this tokenizer. `None` if it is not a byte-level BPE, or has affixes or dropout.
     pub(super) fn of(inner: &Tokenizer) -> Option<Self> {
         let ModelWrapper::BPE(model) = inner.get_model() else { return None };
         let pre_tokenizer = serde_json::to_value(inner.get_pre_tokenizer()).unwrap_or_default();
@@ -79,7 +79,8 @@ impl Inside {
         else {
             return false;
         };
-        // No contraction and no case of the letters changes the words at a cut between letters.
+        // At a cut between letters, all letters around it must be of lower case. Then no contraction and no change of
+        // case splits the word differently.
         let plain = if pair { u8::is_ascii_lowercase } else { u8::is_ascii_alphanumeric };
         (pair || digit)
             && around.iter().all(plain)
@@ -114,7 +115,7 @@ fn end(text: &str, length: usize, blanks: Blanks, inside: Option<&Inside>) -> us
             && text[..at].chars().next_back().is_some_and(is_word)
             && text[at + 1..].chars().next().is_some_and(is_word)
     };
-    // Blanks are cheaper to find.
+    // Looks for a blank first, because it is cheaper to find.
     let near = (length.max(1)..text.len().min(2 * length)).find(ends);
     let near = near.or_else(|| {
         let within = |&at: &usize| inside.is_some_and(|inside| inside.allows(text, at)) || ends(&at);
@@ -194,7 +195,7 @@ fn ends_words(parts: &[Value]) -> bool {
 /// The lists of expressions that are known to end a word before a blank.
 fn known() -> impl Iterator<Item = Vec<String>> {
     let cuts = [Cut::Llama3, Cut::Qwen2].into_iter().chain(gguf::cuts()).map(Cut::expressions);
-    // One of llama.cpp's treats single letters with blanks between them as one word.
+    // One of llama.cpp's expressions treats single letters with blanks between them as one word. It is left out.
     let cuts = cuts.filter(|all| !all.iter().any(|expression| expression.contains(r"(?: \p{L}")));
     cuts.chain(PUBLISHED.map(|expression| vec![expression.to_owned()]))
 }

@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::wrong::Wrong;
 use crate::tokenizer::MAX_VOCAB;
 
-/// The maximum number of added tokens, the maximum size of one in bytes, and of all, as in GGUF files. Searching for
-/// them in a text takes many times their size in memory.
+/// The maximum number of added tokens, the maximum size of one of them in bytes, and the maximum size of all of them,
+/// as in GGUF files. Searching for them in a text takes many times their size in memory.
 pub(super) const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
 /// The maximum size of a regular expression in bytes. GPT-4o's, the longest of the Llamas' expressions, has some 500.
 const MAX_EXPRESSION: usize = 2048;
 /// The maximum cost of lookarounds at each character: the number of lookarounds, times the numbers of repetitions. Real
-/// expressions have up to three.
+/// expressions have a cost of up to three.
 const MAX_AROUND: usize = 64;
 /// The maximum size in bytes of a normalized text.
 const MAX_NORMALIZED: usize = 16 << 20;
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for Ids {
     }
 }
 
-/// A token outside the vocabulary.
+/// An entry of `added_tokens`.
 #[derive(Deserialize)]
 pub(super) struct Added<'a> {
     pub(super) id: u64,
@@ -160,10 +160,10 @@ impl Growth {
                 }
                 Some("Replace") => match part["pattern"]["String"].as_str() {
                     Some(pattern) => content.div_ceil(pattern.len().max(1)),
-                    // It may match between any two bytes.
+                    // A regular expression may match between any two bytes.
                     None => content + 1,
                 },
-                // By Unicode's tables: the decomposition of U+FDFA, and the longest canonical decomposition.
+                // From Unicode's tables: 11 is the growth of U+FDFA, and 3 that of the longest canonical decomposition.
                 Some("NFKC" | "NFKD") => 11,
                 Some("NFC" | "NFD" | "Lowercase") => 3,
                 _ => 1,

@@ -115,7 +115,7 @@ fn wrong_files_are_errors() {
             "{length}"
         );
     }
-    // The parts of a token are searched in every token.
+    // The length of tokens is limited, because every token is searched for its parts.
     let long: Vec<String> = (2..=257).map(|length| "a".repeat(length)).collect();
     let long: Vec<&str> = long.iter().map(String::as_str).collect();
     assert!(message(&file(&long)).contains("up to 257 bytes"));
@@ -144,8 +144,8 @@ fn white_space_is_cut_as_by_the_pattern_with_a_look_ahead() {
     }
 }
 
-/// tiktoken's algorithm: a piece that is a token, or else the loop with the lowest rank of all pairs, once for each
-/// merge.
+/// tiktoken's algorithm. A piece that is a token stays whole. Otherwise, each step looks at all pairs and merges the
+/// pair with the lowest rank.
 fn encode_slowly(tokens: &[&str], piece: &str) -> Vec<u32> {
     let rank = |part: &[u8]| match part {
         [byte] => Some(u32::from(*byte)),

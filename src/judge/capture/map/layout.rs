@@ -42,9 +42,10 @@ impl Padding {
     expecting = "a table with file, layers, columns, axes, pairs, times, plus, minus or maybe"
 )]
 pub(crate) struct Layout {
-    /// The file's path relative to the folder, with {pass} and {layer}; {layer+1} counts from 1, {layer:02} pads with zeros.
+    /// The file's path relative to the folder, with {pass} and {layer}. {layer+1} counts from 1, {layer:02} pads with
+    /// zeros.
     pub(crate) file: Option<String>,
-    /// The first layer that the entry covers, and the one after the last; all if absent.
+    /// The first layer that the entry covers, and the layer after the last one. Without this range, all layers.
     pub(crate) layers: Option<[usize; 2]>,
     /// A range of the last axis: a part of a fused tensor.
     pub(crate) columns: Option<[usize; 2]>,
@@ -52,13 +53,14 @@ pub(crate) struct Layout {
     pub(crate) axes: Option<Vec<String>>,
     /// The conversion of the order of RoPE's pairs.
     pub(crate) pairs: Option<Pairs>,
-    /// A file of one row that multiplies each row: the weight of a norm that was captured before it was applied.
+    /// A file of one row, by which each row is multiplied: the weight of a norm, if the tensor was captured before this
+    /// multiplication.
     pub(crate) times: Option<String>,
     /// A file to add: the residual, if the tensor was captured before the sum.
     pub(crate) plus: Option<String>,
     /// A file to subtract: the residual, if the tensor was captured after the sum.
     pub(crate) minus: Option<String>,
-    /// Other stages that the file may hold, as far as a proposed map could tell.
+    /// Other stages that the file may hold: the proposed map could not tell them apart.
     pub(crate) maybe: Option<Vec<String>>,
 }
 
@@ -88,7 +90,10 @@ impl Layout {
             return Err(format!("there is no stage `{name}`"));
         }
         if let Some(other) = self.maybe.iter().flatten().find(|other| Stage::from_name(other).is_none()) {
-            return Err(format!("there is no stage `{}` that {name} may be as well", printable(other)));
+            return Err(format!(
+                "`maybe` of {name} names `{}`, but there is no such stage",
+                printable(other)
+            ));
         }
         for file in [&self.file, &self.times, &self.plus, &self.minus].into_iter().flatten() {
             let below = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
@@ -141,7 +146,7 @@ impl Layout {
             let count = values.len_of(At(last));
             if from >= to || to > count {
                 return Err(format!(
-                    "it has {count} columns, and not columns {from} to {to}: see `columns` in capture.toml"
+                    "it has {count} columns, but `columns` in capture.toml asks for {from} to {to}"
                 ));
             }
             values = values.slice_axis(At(last), Slice::from(from..to)).to_owned();
@@ -236,7 +241,7 @@ impl Layout {
     }
 }
 
-/// The index of the stage's axis of this name.
+/// The index of the stage's axis with this name.
 fn axis_of(stage: Stage, name: &str) -> Option<usize> {
     stage.axes().iter().position(|axis| axis.name() == name)
 }
@@ -245,7 +250,9 @@ fn axis_of(stage: Stage, name: &str) -> Option<usize> {
 fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, String> {
     match values.len_of(At(axis)) {
         0 => Err("its batch is empty".into()),
-        count if one >= count => Err(format!("its batch has {count} sequences, and no number {one}")),
+        count if one >= count => {
+            Err(format!("its batch has {count} sequences, and they count from 0: there is no number {one}"))
+        }
         _ => Ok(values.index_axis_move(At(axis), one)),
     }
 }

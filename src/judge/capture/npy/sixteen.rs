@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use ndarray::{ArrayD, IxDyn, ShapeBuilder};
 
-/// The first bytes of a `.npy` file. The version of its header follows.
+/// The first bytes of a `.npy` file. The version of the header follows them.
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// The values as float32; `None` if the file has another number type, or is no `.npy` file.

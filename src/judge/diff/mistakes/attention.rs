@@ -175,7 +175,7 @@ pub(super) fn factor(found: &Frame, right: &Exactly) -> f64 {
     above / below
 }
 
-/// The softcap that would give the largest found value, if there is one.
+/// The softcap that would turn the largest right value into the value found in its cell, if there is one.
 fn cap(found: &Frame, right: &Exactly) -> Option<f64> {
     if !matches!(found.site.stage, Stage::Scores | Stage::MaskedScores | Stage::Logits) {
         return None;

@@ -16,22 +16,22 @@ use llama_trace_core::trace::{ModelCard, Op, PassDims, Site, Sizes, Stage, Weigh
 /// The largest matrix, in values, that is read as a whole to reorder it.
 const WHOLE: usize = 1 << 28;
 
-/// The index of the value at row `o`, column `i` of a matrix as the mistake reads it; `None` if the mistake does not
-/// affect the matrix.
+/// The index, in the stored matrix, of the value that the mistake reads for row `o` and column `i`; `None` if the
+/// mistake does not affect the matrix.
 type Order = fn(Weight, &Sizes, [usize; 2], [usize; 2]) -> Option<usize>;
 
 /// Matrices are read in another order.
 struct Reordered {
     sizes: Sizes,
     order: Order,
-    /// The only affected matrix; `None` for all that the order applies to.
+    /// The only affected matrix; `None` for all matrices to which the order applies.
     only: Option<Weight>,
     /// Whether the embedding table is only read as the head, and may be reordered.
     is_head: bool,
     whole: Mutex<HashMap<Place, Arc<Vec<f32>>>>,
 }
 
-/// A function of the norm weights, value by value.
+/// Each weight of a norm is changed by this function.
 struct Norms(fn(f32) -> f32);
 
 /// The norm is left out: its output is its input.
@@ -132,7 +132,8 @@ fn exchanged(all: &mut Vec<Mistake>) {
     }
 }
 
-/// If several products lead to the stage, either one of their matrices is reordered, or all are.
+/// Adds the mistakes that read matrices in another order. If the stage is computed through several products, either one
+/// of their matrices is reordered, or all are.
 fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     let sizes = card.sizes();
     let products: Vec<&Stage> =
@@ -154,7 +155,7 @@ fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     for (form, order) in orders {
         for only in std::iter::once(None).chain(one_by_one.iter().copied()) {
             let reordered = Reordered { sizes, order, only, is_head, whole: Mutex::default() };
-            // An order that does not apply to the matrix changes nothing, but takes as long.
+            // An order that does not apply to the matrix changes nothing, but takes as long to try.
             if only.is_none_or(|weight| reordered.is_of(weight)) {
                 let of = only.map_or_else(String::new, |weight| format!("{}: ", weight.name()));
                 all.push(Mistake::of("weight_layout", format!("{of}{form}"), Op::Linear.stages(), reordered));
@@ -168,7 +169,7 @@ fn transposed(_: Weight, _: &Sizes, [outputs, _]: [usize; 2], [o, i]: [usize; 2]
     Some(i * outputs + o)
 }
 
-/// The head width of the weights that RoPE's pairing affects, wq and wk.
+/// The head width of wq and wk, the weights that RoPE's pairing affects; `None` for other weights.
 fn turned(weight: Weight, sizes: &Sizes) -> Option<usize> {
     matches!(weight.name(), "wq" | "wk").then_some(sizes.head_dim)
 }

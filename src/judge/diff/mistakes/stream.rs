@@ -13,7 +13,7 @@ use llama_trace_core::trace::{Axis, ModelCard, Op, Site, Sizes, Stage};
 /// These sums omit the residual.
 struct Unadded(&'static [Stage]);
 
-/// The sublayer's output is added to its norm's output.
+/// The sublayer's output is added to the output of its norm, not to the residual stream.
 struct AddedToNorm;
 
 /// The feed-forward network reads the input of attention.

@@ -29,7 +29,8 @@ impl Fits<'_> {
         let rounded: Vec<_> = of(is_rounded).filter_map(|one| self.sixteen(one)).collect();
         let logits = of(|stage| stage == Stage::Logits).find_map(|one| self.sixteen(one));
         match (name(&rounded), logits) {
-            // Logits are often widened after the run: they count only if no other stage tells.
+            // Logits are often converted to float32 after the run, so they count only if no other stage shows the
+            // precision.
             (None, logits) if rounded.is_empty() => match logits.and_then(|logits| name(&[logits])) {
                 Some(name) => Bits::Sixteen(name),
                 None => self.some_rounded(found),
@@ -77,8 +78,8 @@ impl Fits<'_> {
         read.map(|values| kinds_of(&values)).reduce(both)
     }
 
-    /// Returns whether only the residual stream was rounded up to its first place: it is hardly further from the
-    /// reference than the rounded reference is. If all results are rounded, it is more than twice as far.
+    /// Returns whether only the residual stream was rounded, judged at its first place. Then it is hardly further from
+    /// the reference than the rounded reference is. If all results are rounded, it is more than twice as far.
     fn is_rounded_alone(&self, way: &Way<'_>, name: &str) -> bool {
         /// The largest ratio of the two distances. A layer rounds the stream twice.
         const ONCE_OR_TWICE: f64 = 1.75;
@@ -132,7 +133,7 @@ fn both(a: [bool; 2], b: [bool; 2]) -> [bool; 2] {
     [a[0] && b[0], a[1] && b[1]]
 }
 
-/// The 16-bit type of all values.
+/// The 16-bit type that all these values fit.
 fn name(kinds: &[[bool; 2]]) -> Option<&'static str> {
     match kinds.iter().copied().reduce(both)? {
         [true, _] => Some("bf16"),

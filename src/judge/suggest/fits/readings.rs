@@ -93,7 +93,8 @@ impl Fits<'_> {
     }
 }
 
-/// The layouts with the axes in another order than the stage's, in which a file of `shape` may have shape `own`.
+/// The layouts with the axes in another order than the stage's, in which a file of `shape` may hold a stage of shape
+/// `own`.
 fn orders(stage: Stage, own: &[usize], shape: &[usize]) -> Vec<Layout> {
     let axes = stage.axes();
     // If the file has one axis more, that is the batch: an axis of length 1, or else the first axis.

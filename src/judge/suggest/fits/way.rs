@@ -84,12 +84,12 @@ impl Way<'_> {
         sines.sum::<f64>() / self.of_first as f64
     }
 
-    /// Returns whether it is the stage up to a factor, in all places of the first pass.
+    /// Returns whether the values are the stage's up to a factor, in all places of the first pass.
     pub(in crate::suggest) fn is_scaled(&self) -> bool {
         self.first().iter().all(|(_, apart)| is_scaled(apart))
     }
 
-    /// Returns whether a value is infinite or NaN in only one of the two.
+    /// Returns whether a value is infinite or NaN in only one of file and reference.
     pub(in crate::suggest) fn is_odd(&self) -> bool {
         self.errors()[1].is_infinite()
     }

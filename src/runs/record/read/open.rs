@@ -161,14 +161,14 @@ fn header(bytes: &[u8]) -> std::result::Result<(usize, Metadata), String> {
     if length > MAX_HEADER || length > rest.len() as u64 {
         return Err(match magic::recognise(bytes) {
             Some(kind) if kind != "a safetensors file" => kind.to_string(),
-            _ => format!("a header of {length} bytes by its first 8 bytes, in a file of {size} bytes"),
+            _ => format!("a header of {length} bytes, as the first 8 bytes say, in a file of {size} bytes"),
         });
     }
     let (header, values) = rest.split_at(length as usize);
     let header: Metadata = serde_json::from_slice(header)
         .map_err(|error| format!("a header that cannot be right: {}", printable(&error.to_string())))?;
     if header.data_len() != values.len() {
-        return Err(format!("{} bytes of values, but {} by the header", values.len(), header.data_len()));
+        return Err(format!("{} bytes of values, but the header says {}", values.len(), header.data_len()));
     }
     Ok((8 + length as usize, header))
 }
@@ -183,7 +183,7 @@ fn checked(about: &About) -> std::result::Result<Vec<Stage>, String> {
     about.cache().ok_or("an unknown number type of the cache")?;
     let named = about.stages().ok_or("an unknown name of a stage")?;
     let possible = stages(&about.card.sizes(), Keep::All, |_| false);
-    // In the order of the pass, each at most once.
+    // The stages must be in the order of the pass, each at most once.
     let mut rest = possible.into_iter();
     let in_order = named.iter().all(|stage| rest.any(|other| other == *stage));
     let whole = [Stage::Tokens, Stage::Sampled].iter().all(|stage| named.contains(stage));

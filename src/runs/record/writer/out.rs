@@ -32,7 +32,8 @@ impl Out {
         Self { file, start, at: None, gathered: HashMap::new() }
     }
 
-    /// Writes `bytes` at `offset` after `place`.
+    /// Writes `bytes` to the position `offset` bytes after `place`, which is the start of a tensor or of a part of a
+    /// table.
     pub(super) fn put(&mut self, place: usize, offset: usize, bytes: &[u8]) -> io::Result<()> {
         let at = place + offset;
         if bytes.len() >= GATHERED {

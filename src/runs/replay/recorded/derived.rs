@@ -11,7 +11,6 @@ use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
 use llama_trace_core::trace::{Block, Frame, FrameData, PassDims, Region, Site, Stage, Stats};
-use llama_trace_engine::backend::Backend;
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -30,7 +29,7 @@ fn figures(stats: &Stats) -> String {
     all.join(", ")
 }
 
-impl<B: Backend> Reader<B> {
+impl Reader {
     /// Whether the frame of `site` fits in memory as a whole.
     pub(super) fn is_small(&self, site: Site, dims: PassDims) -> bool {
         let count: usize = self.sizes().shape(site.stage.axes(), dims).iter().product();

@@ -1,4 +1,4 @@
-//! The available stages of a recorded run: the kept ones, and those that can be derived from them.
+//! The available stages of a recorded run: the kept stages, and those that can be derived from them.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::record::Kept;
 use llama_trace_core::trace::stage::Input;
 use llama_trace_core::trace::{Site, Stage};
 
-/// The stages of a run that are available without its weights. It reads no values.
+/// The stages of a run that are available without the weights of the model. No values are read.
 pub struct Follows<'a> {
     kept: &'a dyn Kept,
     /// Whether the sampler settings are known, or assumed.

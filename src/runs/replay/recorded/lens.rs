@@ -5,10 +5,10 @@ use crate::replay::lens::read_residual;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::lens::{LensAt, Reading};
 use llama_trace_core::trace::{NoProbe, Site};
-use llama_trace_engine::backend::{Backend, Span};
+use llama_trace_engine::backend::Span;
 use llama_trace_engine::model::{Activations, pass};
 
-impl<B: Backend> Reader<B> {
+impl Reader {
     /// The prediction after the layer of `at`, for each of its tokens.
     ///
     /// # Errors

@@ -8,7 +8,6 @@ use super::{Ran, Worker, missing};
 use crate::replay::serve::lock;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Fork, Run, Site, Stage};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::Text;
 use llama_trace_engine::model::kv_cache::{self, CacheRow};
 
@@ -19,17 +18,17 @@ struct Course {
 }
 
 /// The runs of a worker.
-pub(super) struct Branches<B: Backend> {
+pub(super) struct Branches {
     /// The active run: its text is the session's, its passes are the worker's.
     pub(super) here: Run,
     others: HashMap<Run, Course>,
     /// For each branch, the run it branches from and the number of cache rows they share.
     parted: HashMap<Run, (Run, usize)>,
     /// Rows outside the cache, by the run that wrote them and their position.
-    rows: HashMap<(Run, usize), CacheRow<B>>,
+    rows: HashMap<(Run, usize), CacheRow>,
 }
 
-impl<B: Backend> Branches<B> {
+impl Branches {
     /// The state of a run without branches.
     pub(super) fn new(run: Run) -> Self {
         Self { here: run, others: HashMap::new(), parted: HashMap::new(), rows: HashMap::new() }
@@ -50,7 +49,7 @@ impl<B: Backend> Branches<B> {
     }
 }
 
-impl<B: Backend> Worker<'_, B> {
+impl Worker<'_> {
     /// Starts a branch.
     pub(super) fn part(&mut self, run: Run, fork: Fork) -> Result<()> {
         let site = Site { run: fork.of, ..Site::once(fork.pass, Stage::Sampled) };
@@ -80,7 +79,7 @@ impl<B: Backend> Worker<'_, B> {
             return Ok(());
         }
         let model = &self.session.model;
-        let (config, backend) = (&model.config, &model.backend);
+        let (config, backend) = (&model.config, &*model.backend);
         let there = self.branches.others.get(&run).map(|course| course.text.len());
         let there = there.ok_or_else(|| missing(Site { run, ..Site::once(0, Stage::Sampled) }))?;
         let now = self.session.sequence.text().len();

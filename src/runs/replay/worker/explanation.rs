@@ -12,9 +12,8 @@ use llama_trace_core::trace::explanation::{Explanation, ExplanationAt};
 use llama_trace_core::trace::lens::{Attribution, AttributionAt};
 use llama_trace_core::trace::stream::{Addition, StreamAt};
 use llama_trace_core::trace::units::{UnitsAt, WritesAt, Writing};
-use llama_trace_engine::backend::Backend;
 
-impl<B: Backend> Worker<'_, B> {
+impl Worker<'_> {
     /// Explains a number.
     pub(super) fn explanation(&mut self, at: &ExplanationAt) -> Result<Explanation> {
         self.dims(at.site)?;
@@ -59,7 +58,7 @@ impl<B: Backend> Worker<'_, B> {
     }
 }
 
-impl<B: Backend> Operands for Worker<'_, B> {
+impl Operands for Worker<'_> {
     fn numbers(&mut self, line: Line) -> Result<Vec<f32>> {
         self.session.model.backend.stop().check()?;
         match line.place {

@@ -4,10 +4,9 @@ use super::{Worker, missing};
 use crate::replay::lens::read_residual;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::lens::{LensAt, Reading};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::Session;
 
-impl<B: Backend> Worker<'_, B> {
+impl Worker<'_> {
     /// The prediction after the layer of `at`, for each of its tokens.
     pub(super) fn lens(&mut self, at: &LensAt) -> Result<Vec<Reading>> {
         let (dims, sizes) = self.dims(at.site)?;

@@ -6,11 +6,10 @@ use super::{Worker, missing};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{Probe, Region, Site, Stage, Values};
-use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::Session;
 use llama_trace_engine::model::pass;
 
-impl<B: Backend> Worker<'_, B> {
+impl Worker<'_> {
     /// The probability of each token of `at`; `None` for the first token of the text.
     pub(super) fn token_logprobs(&mut self, at: &TokenLogprobsAt) -> Result<Vec<Option<TokenLogprob>>> {
         let (dims, sizes) = self.dims(at.site)?;

@@ -7,7 +7,7 @@ use llama_trace_engine::generate::{Chat, Ended};
 use llama_trace_engine::model::buffer_bytes;
 
 /// Random weights whose texts repeat only late.
-fn model() -> Option<(Model<Cuda>, Model<Cpu>)> {
+fn model() -> Option<(Model, Model)> {
     both(&random::of_config("random", small(0), Dtype::BF16), Precision::F32)
 }
 
@@ -16,7 +16,7 @@ fn drawing(temperature: f32) -> Sampler {
 }
 
 /// The texts, and the reason for the end of each.
-fn texts<B: Backend>(model: &Model<B>, prompts: Prompts, temperature: f32) -> Vec<(Vec<u32>, Option<Ended>)> {
+fn texts(model: &Model, prompts: Prompts, temperature: f32) -> Vec<(Vec<u32>, Option<Ended>)> {
     let mut texts = vec![(Vec::new(), None); prompts.ids.len()];
     let mut batch = Batch::new(model, drawing(temperature), prompts, |_| None).unwrap();
     while batch.ready().unwrap() {
@@ -57,7 +57,7 @@ fn texts_that_end_by_themselves_leave_the_others_as_they_are() {
 #[test]
 fn an_answer_that_ends_leaves_nothing_behind_for_the_next() {
     let Some((cuda, cpu)) = model() else { return };
-    fn answers<B: Backend>(model: &Model<B>, ends: &[u32]) -> Vec<Vec<u32>> {
+    fn answers(model: &Model, ends: &[u32]) -> Vec<Vec<u32>> {
         let mut chat = Chat::new(Session::with_capacity(model, drawing(1.2), 60).unwrap());
         let mut text = prompt(4);
         let mut answers = Vec::new();

@@ -11,7 +11,7 @@ fn check_holds_on_the_device() {
             let Some((cuda, _)) = both(&checkpoint, precision) else { return };
             let cpu = Model::load(&checkpoint, Cpu::default().with_precision(Precision::F32)).unwrap();
             let plan = Plan { ids: prompt(17), split: None, tokenizer: None, sample: Sample::Seeded(1) };
-            let report = check::run_beside(&cuda, &cpu, &plan, &|_, _| {}).unwrap();
+            let report = check::run(&cuda, Some(&cpu), &plan, &|_, _| {}).unwrap();
             let failed: Vec<_> = report.checks.iter().filter(|check| !check.ok).collect();
             assert!(failed.is_empty(), "{precision:?}: {failed:?}");
             let kernel = format!("kernel:{}", cuda.backend.kernel_name());
@@ -33,7 +33,7 @@ fn the_float32_line_of_check_tells_of_a_stage_that_parts_from_the_processors() {
     let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };
     let cpu = Model::load(&other, Cpu::default()).unwrap();
     let plan = Plan { ids: prompt(5), split: None, tokenizer: None, sample: Sample::Seeded(1) };
-    let report = check::run_beside(&cuda, &cpu, &plan, &|_, _| {}).unwrap();
+    let report = check::run(&cuda, Some(&cpu), &plan, &|_, _| {}).unwrap();
     let failed: Vec<_> = report.checks.iter().filter(|check| !check.ok).collect();
     let [float32] = failed[..] else { panic!("{failed:?}") };
     assert_eq!(float32.name, "float32");

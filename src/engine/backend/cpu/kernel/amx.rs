@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 use super::bf16_tiles::{Next, Sums, TWO_TILES};
 use super::{emulated, vectors};
 
-/// Whether bfloat16 tiles are available. They are emulated only if the processor has the vector instructions that are
-/// used together with them.
+/// Whether bfloat16 tiles are available. They are emulated in tests, but only if the processor has the vector
+/// instructions that are used together with tiles.
 pub(super) fn available() -> bool {
     let [_, _, vnni] = vectors::vectors();
     in_the_processor() || emulated::on() && vnni
@@ -52,16 +52,16 @@ fn system_saves_tiles() -> bool {
     osxsave && (unsafe { enabled() } >> 17) & 3 == 3
 }
 
-/// Requests the tiles from Linux, which only gives them to processes that ask. The permission holds for all threads,
-/// permanently.
+/// Requests the tiles from Linux, which gives them only to processes that ask. The permission is permanent and holds
+/// for all threads.
 #[cfg(target_os = "linux")]
 fn ask_for_tiles() -> bool {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     const XFEATURE_XTILEDATA: usize = 18;
     let result: isize;
-    // SAFETY: the system call takes two numbers and touches no memory of ours. A kernel that does not know it returns
-    // an error. It overwrites rcx and r11, as every system call does.
+    // SAFETY: the system call takes two numbers and touches no memory of ours. A kernel that does not know this call
+    // returns an error. Like every system call, it overwrites rcx and r11.
     unsafe {
         asm!(
             "syscall",
@@ -76,14 +76,14 @@ fn ask_for_tiles() -> bool {
     result == 0
 }
 
-/// On other systems the tiles are not requested and stay unused.
+/// On other systems, the tiles are not requested and not used.
 #[cfg(not(target_os = "linux"))]
 fn ask_for_tiles() -> bool {
     false
 }
 
-/// A thread whose tiles are configured. The system saves and restores configured tiles, so dropping this value releases
-/// them.
+/// A thread whose tiles are configured. Dropping this value releases the tiles, so that the system need not save and
+/// restore them any more.
 pub(super) struct Configured(PhantomData<*const ()>);
 
 impl Configured {
@@ -92,9 +92,9 @@ impl Configured {
         Self::with([(16, 64); 8])
     }
 
-    /// Configures four tiles of sums and two pairs of operand tiles. The first tile of a pair has `run` values of each
-    /// of 16 tokens. The second has `run` values of each of 16 weight rows; a row of this tile has four adjacent values
-    /// of each weight row. Call only if [`multiplies_int8`].
+    /// Configures four tiles of sums, and two pairs of operand tiles. The first tile of a pair has 16 rows: `run`
+    /// values of each of 16 tokens. The second has `run` values of each of 16 weight rows; each row of this tile has
+    /// four adjacent values of every weight row. Call only if [`multiplies_int8`].
     pub(super) fn for_int8(run: usize) -> Self {
         assert!(multiplies_int8() && (run == 16 || run == 32));
         let (x, w) = ((16, run as u16), (run as u8 / 4, 64));
@@ -116,9 +116,9 @@ impl Configured {
         for (i, (rows, bytes)) in tiles.into_iter().enumerate() {
             (configuration.rows[i], configuration.row_bytes[i]) = (rows, bytes);
         }
-        assert!(available(), "tiles are used where the processor has them");
+        assert!(available(), "tiles are used only if the processor has them");
         // SAFETY: the assertion checks that the processor has tiles, and the 64 bytes are a valid configuration of
-        // them. The compiler knows of no tile contents yet.
+        // them. The compiler does not keep values in tiles.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly)) };
         Self(PhantomData)
     }
@@ -133,13 +133,13 @@ impl Drop for Configured {
 
 /// See [`super::bf16_unit::Unit`]. Call only while the thread's tiles are [`Configured`].
 ///
-/// The weights stay in the L1 cache from one call to the next. TILELOADDT1 loads the activations and leaves them in the
-/// L2 cache, because they would push the weights out of L1.
+/// The weights stay in the L1 cache from one call to the next. TILELOADDT1 loads the activations without keeping them
+/// in L1, where they would replace the weights.
 pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &mut Sums) {
     let steps = weights.len() / TWO_TILES;
     assert!(steps > 0 && parts > 0 && x.len() == parts * weights.len());
     // SAFETY: a load reads 16 rows of 64 bytes, 1 KB. Each step of `weights` and of `x` has two loads, one after the
-    // other. `weights` is read from the beginning for every part, and `x` has as many steps for each part; the
+    // other. `weights` is read from the beginning for every part. `x` has the same number of steps for each part; the
     // assertion checks this. The stores write 4 KB, all of `sums`. A prefetch reads nothing, so any address is allowed.
     // Tiles 0 to 7 are declared as overwritten.
     unsafe {
@@ -200,7 +200,7 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &
     }
 }
 
-/// The number of tiles of integer sums computed at once.
+/// The number of tiles of integer sums that are computed at once.
 pub(super) const AT_ONCE: usize = 4;
 
 /// A tile of integer sums: (token, weight row).
@@ -208,9 +208,9 @@ pub(super) const AT_ONCE: usize = 4;
 #[repr(C, align(64))]
 pub(super) struct Whole(pub(super) [i32; 16 * 16]);
 
-/// sums = the products of adjacent groups: 32 values of 16 tokens (group, token, 32) with those of 16 weight rows
-/// (group, four neighbours, row). There is one tile for each group, or for each half of it if `halves`. Call only while
-/// the thread's tiles are [`Configured`] for it.
+/// Computes the products of adjacent groups: 32 values of each of 16 tokens (group, token, 32) with 32 values of each
+/// of 16 weight rows (group, four neighbours, row). There is one tile of `sums` for each group, or for each half of a
+/// group if `halves`. Call only while the thread's tiles are configured for this ([`Configured::for_int8`]).
 #[inline(always)]
 pub(super) fn int8(x: &[i8], w: &[__m512i], halves: bool, sums: &mut [Whole; AT_ONCE]) {
     /// The bytes of a group of 16 tokens or rows.
@@ -220,9 +220,9 @@ pub(super) fn int8(x: &[i8], w: &[__m512i], halves: bool, sums: &mut [Whole; AT_
     // The address of a tile's first byte.
     let x = |i: usize| x.as_ptr().wrapping_add(if halves { i / 2 * GROUP + i % 2 * 16 } else { i * GROUP });
     let w = |i: usize| w.as_ptr().wrapping_byte_add(if halves { i * GROUP / 2 } else { i * GROUP });
-    // SAFETY: a load of `x` reads the values of one run of each token of a group, and a load of `w` those of one run of
-    // a group. The assertion checks that the groups are there. The stores write 1 KB each, all of `sums`. Tiles 0 to 7
-    // are declared as overwritten.
+    // SAFETY: a load of `x` reads one run of a group for each token. A load of `w` reads one run of a group for each
+    // weight row. The assertion checks that the groups are there. The stores write 1 KB each, all of `sums`. Tiles 0 to
+    // 7 are declared as overwritten.
     unsafe {
         asm!(
             "tileloadd tmm4, [{x0} + {x_stride}]",
@@ -263,13 +263,13 @@ pub(super) fn int8(x: &[i8], w: &[__m512i], halves: bool, sums: &mut [Whole; AT_
     }
 }
 
-/// Multiplies and adds tiles of zeros, of bfloat16 or INT8 values: four tiles, `rounds` times. INT8 only if
-/// [`multiplies_int8`].
+/// Multiplies tiles of zeros, and adds the products to four tiles of sums, `rounds` times. The values are int8 if INT8,
+/// otherwise bfloat16. INT8 only if [`multiplies_int8`].
 pub(super) fn multiply<const INT8: bool>(rounds: usize) -> f32 {
-    /// The instructions of a round, and the loop counter.
+    /// A loop of `rounds` rounds, with the instruction `$multiply`.
     macro_rules! rounds {
         ($multiply:literal) => {
-            // SAFETY: the tiles are configured and have held zeros since; no memory is touched. There is at least one
+            // SAFETY: the tiles were configured, which set them to zero. No memory is accessed. There is at least one
             // round.
             unsafe {
                 asm!(

@@ -1,5 +1,5 @@
 //! The inner loops for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output. If the processor also
-//! has AVX-VNNI, it multiplies the int8 values.
+//! has AVX-VNNI, the int8 products use it.
 #![allow(unsafe_code)]
 
 mod attention;
@@ -45,7 +45,7 @@ compiled! {
 /// AVX2, FMA and F16C: 8 values at once.
 pub(super) static AVX2: Avx2 = Avx2 { vnni: false };
 
-/// The same with AVX-VNNI: int8 products of 32 values at once.
+/// The same with AVX-VNNI: int8 products have 32 values at once.
 pub(super) static VNNI: Avx2 = Avx2 { vnni: true };
 
 #[derive(Debug)]
@@ -134,8 +134,8 @@ impl Isa for Avx2 {
     }
 }
 
-/// The sum of the partial sums, in the order of [`ops::matmul::reduce`]. The first eight and the last eight of them
-/// have already been added.
+/// Returns the sum of the 16 partial sums, in the order of [`ops::matmul::reduce`]. The first eight are already added
+/// to the last eight, lane by lane.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn reduce(eight: __m256) -> f32 {
@@ -144,7 +144,7 @@ fn reduce(eight: __m256) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
-/// [`reduce`] of eight vectors.
+/// Computes [`reduce`] for eight vectors.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn reduce_8(v: [__m256; 8]) -> __m256 {
@@ -165,7 +165,7 @@ fn reduce_8(v: [__m256; 8]) -> __m256 {
 #[target_feature(enable = "avx2")]
 #[inline]
 fn transpose(rows: [__m256; 8]) -> [__m256; 8] {
-    // Within each 128-bit part: columns of four adjacent rows.
+    // Each 128-bit part now gets a column of four adjacent rows.
     let zero = _mm256_setzero_ps();
     let mut fours = [zero; 8];
     for i in [0, 4] {
@@ -187,7 +187,7 @@ fn transpose(rows: [__m256; 8]) -> [__m256; 8] {
     columns
 }
 
-/// See [`super::Kernel::read_limit`]. Computes the exclusive or of all whole 128-byte chunks.
+/// See [`super::Kernel::read_limit`]. Returns the exclusive or of all whole 128-byte chunks.
 fn read(bytes: &[u8]) -> u64 {
     #[target_feature(enable = "avx2")]
     fn inner(bytes: &[u8]) -> u64 {

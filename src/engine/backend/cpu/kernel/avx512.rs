@@ -21,8 +21,8 @@ use llama_trace_core::ops::matmul::LANES;
 /// The prefetch distance for weights, in bytes.
 const AHEAD: usize = 2048;
 
-/// Prefetches the weights [`AHEAD`] bytes after `at`; the rows of a matrix are contiguous. An invalid address is
-/// ignored.
+/// Prefetches the weights [`AHEAD`] bytes after `at`. They may be in a later row, because the rows of a matrix are
+/// contiguous. An invalid address is ignored.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn prefetch(at: *const u8) {
@@ -47,17 +47,17 @@ pub(super) fn prefetch_far(address: *const u8) {
 /// Prefetches the cache line at `address`, which need not be valid, for writing.
 #[inline(always)]
 pub(super) fn prefetch_to_write(address: *const u8) {
-    // SAFETY: a hint, ignored by processors that do not know it.
+    // SAFETY: the instruction is a hint, and processors that do not know it ignore it.
     unsafe { _mm_prefetch::<_MM_HINT_ET0>(address.cast()) };
 }
 
-/// The mask of the lanes in use if `left` values are left.
+/// Returns the mask of the lanes in use if `left` values are left.
 #[inline]
 fn mask(left: usize) -> __mmask16 {
     if left >= LANES { 0xffff } else { (1 << left) - 1 }
 }
 
-/// The sum of the lanes, in the order of [`ops::matmul::reduce`].
+/// Returns the sum of the lanes, in the order of [`ops::matmul::reduce`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 pub(super) fn reduce(sums: __m512) -> f32 {
@@ -67,7 +67,7 @@ pub(super) fn reduce(sums: __m512) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
-/// The sums of the lanes of 16 vectors, each in the order of [`ops::matmul::reduce`].
+/// Returns the sum of the lanes of each of 16 vectors, in the order of [`ops::matmul::reduce`].
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn reduce_16(v: [__m512; LANES]) -> __m512 {
@@ -81,7 +81,7 @@ fn reduce_16(v: [__m512; LANES]) -> __m512 {
     }))
 }
 
-/// The remaining steps of [`reduce_16`], for sums of 8 lanes, two in each vector.
+/// Computes the remaining steps of [`reduce_16`]. Each sum has 8 lanes, and each vector has two sums.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn reduce_8(eight: [__m512; LANES / 2]) -> __m512 {
@@ -128,7 +128,7 @@ compiled! {
     q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
 }
 
-/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.
+/// See [`super::Kernel::read_limit`]. Returns the exclusive or of all whole 256-byte chunks.
 fn read<const ASKS: bool>(bytes: &[u8]) -> u64 {
     #[target_feature(enable = "avx512f")]
     fn inner<const ASKS: bool>(bytes: &[u8]) -> u64 {

@@ -12,8 +12,8 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
-/// The number of weight rows whose sums with two tiles of tokens fill the registers. With more rows at a distance of a
-/// power of two, they would not all fit into one set of the L1 cache.
+/// The number of weight rows at a time. Their sums with two tiles of tokens fill the registers. More rows at a distance
+/// of a power of two would also not fit into one set of the L1 cache.
 const ROWS: usize = 8;
 
 /// See [`super::bf16_unit::Unit`].
@@ -33,7 +33,7 @@ pub(super) fn sums(
     }
 }
 
-/// [`sums`] with the first TILES tiles of tokens.
+/// Computes [`sums`] with the first TILES tiles of tokens.
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn of_tiles<const TILES: usize>(weights: Weights<'_>, x: &[u16], parts: usize, next: Next, sums: &mut Sums) {
     const GROUPS: usize = 2 * SIDE / ROWS;
@@ -46,12 +46,12 @@ fn of_tiles<const TILES: usize>(weights: Weights<'_>, x: &[u16], parts: usize, n
         let mut rows = [[_mm512_setzero_ps(); TILES]; ROWS];
         for part in x.chunks_exact(steps * TWO_TILES) {
             for (step, x) in part.chunks_exact(TWO_TILES).enumerate() {
-                // A few at a time: the processor stalls when too many prefetches are outstanding.
+                // Prefetches a few rows at a time, because the processor stalls if too many prefetches are outstanding.
                 for row in group * asks..next.rows.min((group + 1) * asks) {
                     avx512::prefetch_far(next.first.wrapping_add(row * next.stride + step * 2 * STEP));
                 }
                 // SAFETY: a step of `x` has two tiles of 16 pairs of 16 · 2 values. A step of each of the 32 rows has
-                // 16 pairs of two values. The assertion checks that the last one ends inside `bytes`.
+                // 16 pairs of two values. The assertion checks that the last row ends inside `bytes`.
                 unsafe {
                     let weights = bytes.as_ptr().add(first * to_row + step * to_step);
                     for pair in 0..STEP / 2 {
@@ -75,7 +75,7 @@ fn of_tiles<const TILES: usize>(weights: Weights<'_>, x: &[u16], parts: usize, n
         for (row, made) in rows.into_iter().enumerate() {
             for (tile, made) in made.into_iter().enumerate() {
                 let out = sums.tile_mut(2 * tile + (first + row) / SIDE);
-                // SAFETY: 16 values.
+                // SAFETY: the slice has 16 values.
                 unsafe {
                     _mm512_storeu_ps(out[(first + row) % SIDE * SIDE..][..SIDE].as_mut_ptr(), made);
                 };

@@ -2,13 +2,13 @@
 //! AVX512-BF16 share.
 //!
 //! A bfloat16 has 8 of the 24 bits of a float32's significand. A float32 is therefore exactly the sum of three bfloat16
-//! values. Three products with these values lose nothing that one product in float32 keeps. In bfloat16 precision the
+//! values. Three products with these values are as exact as one product in float32. In bfloat16 precision, the
 //! activations are bfloat16 values already, and one product is enough.
 //!
-//! The instructions sum adjacent inputs in pairs. An output's sum therefore has another order than in
-//! [`llama_trace_core::ops::matmul::dot`], which multiplies fewer rows. To limit the difference, sums are kept short.
-//! Each [`STRETCH`] is summed separately, the smallest of the three parts first, and the stretches are added in order.
-//! The relative L2 difference of a product between the two orders stays under 10⁻⁶
+//! The instructions sum adjacent inputs in pairs. So an output's sum has another order than in
+//! [`llama_trace_core::ops::matmul::dot`], which is used for fewer rows. To limit the difference, sums are kept short:
+//! each [`STRETCH`] is summed separately, with the smallest of the three parts first, and the stretches are added in
+//! order. The relative L2 difference of a product between the two orders stays under 10⁻⁶
 //! ([`crate::backend::REORDER_TOLERANCE`]), which a test checks.
 
 use std::ops::Range;
@@ -24,12 +24,12 @@ use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::Dtype;
 
-/// Bytes of activations that stay in the L2 cache while rows of weights are streamed.
+/// Bytes of activations that stay in the L2 cache while rows of weights are read one after the other.
 const ACTIVATIONS: usize = 1 << 20;
 
-/// The number of outputs of a token that are written at once. The outputs of the next token are one output row further
-/// on, often a power of two. Writing only a few outputs per token would touch a different page for each token. All of
-/// these writes would also fall into the same few sets of the caches.
+/// The number of outputs of a token that are written at once. The outputs of the next token are one row further on,
+/// often at a distance of a power of two. If only a few outputs per token were written at once, each token's write
+/// would go to another page, and all writes to the same few sets of the caches.
 const WRITTEN: usize = 256;
 
 /// The distance from one token to the next in the buffer that orders the outputs, in values.
@@ -40,7 +40,7 @@ const ORDERED: usize = WRITTEN + SIDE;
 pub(in crate::backend::cpu) struct Scratch {
     weights: Vec<Aligned>,
     widened: Vec<f32>,
-    /// First the sums of a stretch, then those of (32 weight rows, 32 tokens of a block).
+    /// First the sums of a stretch; then, for every 32 weight rows and 32 tokens of a block, the sums of all stretches.
     sums: Vec<Sums>,
     /// The outputs of 16 tokens, [`ORDERED`] values apart.
     ordered: Vec<Aligned>,
@@ -53,8 +53,9 @@ struct Buffers<'s> {
     sums: &'s mut Sums,
 }
 
-/// Returns what turn number `turn` of `turns` prefetches: a part of `stretch` of the 32 weight rows from `first` on.
-/// After the last row of `w` come other rows of its matrix, or an invalid address, for which a prefetch has no effect.
+/// Returns the rows that turn number `turn` of `turns` prefetches: a part of the 32 weight rows from `first` on, in the
+/// inputs `stretch`. After the last row of `w`, there are other rows of its matrix, or invalid addresses, for which a
+/// prefetch has no effect.
 fn next_of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, turns: usize) -> Next {
     let (rows, stride) = (BLOCK.div_ceil(turns), w.row(0).len());
     let at = (first + turn * rows) * stride + w.range(stretch.clone()).start;
@@ -62,8 +63,8 @@ fn next_of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, 
 }
 
 impl Unit {
-    /// Applies `finish` to the sums (32 weight rows, 32 tokens) of the rows `columns` and writes them to `out`, one
-    /// slice per token.
+    /// Orders the sums (32 weight rows, 32 tokens) of the weight rows `columns` by token. Applies `finish` to them, and
+    /// writes them to `out`, one slice per token.
     fn put(
         self,
         sums: &[Sums],
@@ -93,7 +94,7 @@ impl Unit {
         }
     }
 
-    /// out (tokens)(rows of w) = x · wᵀ. `finish` is applied to each part of a token's outputs.
+    /// Computes out (tokens)(rows of w) = x · wᵀ. Applies `finish` to each part of a token's outputs.
     pub(in crate::backend::cpu) fn gemm(
         self,
         x: &Packed,
@@ -113,14 +114,14 @@ impl Unit {
         let mut buffers = Buffers { weights: bytemuck::cast_slice_mut(weights), widened, sums: of_stretch };
         for x in x.blocks() {
             let turns = x.turns();
-            // The number of inputs whose activations stay in the cache while rows of weights are streamed.
+            // The number of inputs whose activations stay in the cache while rows of weights are read.
             let at_once = (ACTIVATIONS / (2 * turns * BLOCK * x.parts) / STRETCH).max(1) * STRETCH;
             for columns in cut(0..w.count(), sums.len() / turns * BLOCK) {
                 for inputs in cut(0..w.inputs, at_once) {
                     for (rows, sums) in cut(columns.clone(), BLOCK).zip(sums.chunks_mut(turns)) {
                         stop.check()?;
                         for stretch in cut(inputs.clone(), STRETCH) {
-                            // The rows and the inputs that are multiplied next.
+                            // The first row and the first input that are multiplied next.
                             let (first, start) = if stretch.end < inputs.end {
                                 (rows.start, stretch.end)
                             } else if rows.end < columns.end {
@@ -142,8 +143,8 @@ impl Unit {
         Ok(())
     }
 
-    /// sums (32 tokens) += the products of a stretch of up to 32 weight rows with the same stretch of the tokens. For
-    /// the first stretch, = instead of +=. The rows from `next` on are prefetched meanwhile.
+    /// Adds the products of a stretch of up to 32 weight rows with the same stretch of the tokens to `sums` (32 tokens
+    /// each). The first stretch overwrites `sums`. Meanwhile, the rows of `next` are prefetched.
     fn add_stretch(
         self,
         x: &TokenBlock<'_>,
@@ -180,7 +181,7 @@ impl Unit {
         }
     }
 
-    /// Whether the unit multiplies these rows and inputs of `w` in place.
+    /// Whether the unit multiplies these rows and inputs of `w` without copying them first.
     fn reads_in_place(self, w: Rows<'_>, rows: &Range<usize>, inputs: &Range<usize>) -> bool {
         let whole = rows.len() == BLOCK && inputs.len().is_multiple_of(STEP);
         self == (Self::Avx512Bf16 { in_place: true }) && w.dtype == Dtype::BF16 && whole
@@ -242,7 +243,7 @@ mod tests {
             (2100, 40, 515),
             (512, 300, 20),
             (2100, 270, 256),
-            // More rows than fit into the sums, at the largest token block of a unit.
+            // More rows than the buffer of sums has room for, with the largest block of tokens of a unit.
             (64, 1050, 330),
             (64, 530, 520),
         ] {
@@ -264,14 +265,15 @@ mod tests {
                         let mut out = vec![f32::NAN; rows * tokens];
                         let mut outs: Vec<_> = out.chunks_exact_mut(rows).collect();
                         let stop = Stop::default();
-                        // Every second output gets the opposite sign, so `finish` must receive the right columns.
+                        // Every second output gets the opposite sign. So the test fails if `finish` receives wrong
+                        // columns.
                         let finish = |columns: Range<usize>, out: &mut [f32]| {
                             let odd = columns.zip(out).filter(|(column, _)| column % 2 == 1);
                             odd.for_each(|(_, out)| *out = -*out);
                         };
                         let mut scratch = Scratch::default();
                         unit.gemm(&packed, w_rows, finish, &mut outs, &mut scratch, &stop).unwrap();
-                        // The result does not depend on how weights are read.
+                        // The result must not depend on how weights are read.
                         let mut alike =
                             outputs.iter().filter(|other| (other.0, other.1) == (unit.name(), dtype));
                         assert!(
@@ -290,7 +292,7 @@ mod tests {
                             }
                         }
                         let error = (error / norm).sqrt();
-                        // Twice this is the bound for the difference between two orders of summation.
+                        // Two orders of summation may differ by twice this bound.
                         assert!(
                             error < 5e-7,
                             "{unit:?} {precision:?} {dtype} {inputs}×{rows}×{tokens}: {error:e}"

@@ -10,7 +10,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::threads::prelude::*;
 
-/// The number of inputs that are summed separately and then added to the sum of the inputs before them.
+/// The number of inputs in a stretch, which is summed separately and then added to the sum of the stretches before it.
 pub(super) const STRETCH: usize = 512;
 
 /// 64 aligned bytes, loaded at once as a row of a tile.
@@ -93,7 +93,7 @@ impl Packed {
         }
     }
 
-    /// The blocks.
+    /// Returns the blocks of tokens.
     pub(super) fn blocks(&self) -> impl Iterator<Item = TokenBlock<'_>> {
         let mut rest: &[u16] = bytemuck::cast_slice(&self.values);
         cut(0..self.tokens, self.at_once.max(1)).map(move |tokens| {
@@ -117,12 +117,12 @@ impl TokenBlock<'_> {
         self.tokens.len().div_ceil(BLOCK)
     }
 
-    /// The number of values of `inputs` inputs of 32 tokens.
+    /// Returns the number of packed values of `inputs` inputs of 32 tokens.
     fn size(&self, inputs: usize) -> usize {
         inputs.div_ceil(STEP) * self.parts * TWO_TILES
     }
 
-    /// The inputs of a stretch, for each group of 32 tokens.
+    /// Returns the packed inputs of a stretch, for each group of 32 tokens.
     pub(super) fn stretch(&self, stretch: &Range<usize>) -> impl Iterator<Item = &[u16]> {
         let size = self.size(stretch.len());
         self.values[self.turns() * self.size(stretch.start)..].chunks_exact(size).take(self.turns())

@@ -10,7 +10,7 @@ use super::{Rows, avx512};
 /// The number of rows and of columns in a tile of sums.
 pub(super) const SIDE: usize = 16;
 
-/// The number of weight rows, and of tokens, whose sums are computed at once: two tiles by two.
+/// The number of weight rows, and of tokens, whose sums are computed at once: two tiles by two tiles.
 pub(in crate::backend::cpu) const BLOCK: usize = 2 * SIDE;
 
 /// The number of inputs in a step, which is the number of bfloat16 values in a tile's row.
@@ -39,14 +39,14 @@ pub(super) struct Next {
 }
 
 impl Next {
-    /// No rows.
+    /// Prefetches nothing.
     pub(super) const NONE: Self = Self { first: std::ptr::null(), rows: 0, stride: 0 };
 }
 
 /// Whole steps of 32 weight rows, ready to be multiplied.
 #[derive(Clone, Copy)]
 pub(super) struct Weights<'w> {
-    /// The bytes from the first row to the end of the last.
+    /// The bytes from the start of the first row to the end of the last row.
     pub(super) bytes: &'w [u8],
     pub(super) steps: usize,
     /// The distance from one row to the next, in bytes.
@@ -56,13 +56,13 @@ pub(super) struct Weights<'w> {
 }
 
 impl<'w> Weights<'w> {
-    /// Weights that were copied to `tiles` (step, tile, row, input).
+    /// Returns weights that were copied to `tiles` (step, tile, row, input).
     pub(super) fn copied(tiles: &'w [u16]) -> Self {
         let steps = tiles.len() / TWO_TILES;
         Self { bytes: bytemuck::cast_slice(tiles), steps, row: 2 * STEP, step: 2 * TWO_TILES }
     }
 
-    /// Some rows and inputs of `w` in place; `w` must be bfloat16.
+    /// Returns some rows and inputs of `w`, without copying them. `w` must be bfloat16.
     pub(super) fn in_place(w: Rows<'w>, rows: &Range<usize>, inputs: Range<usize>) -> Self {
         let (row, steps) = (w.row(0).len(), inputs.len() / STEP);
         let inputs = w.range(inputs);
@@ -72,17 +72,17 @@ impl<'w> Weights<'w> {
 }
 
 impl Sums {
-    /// Tile number `number`.
+    /// Returns tile number `number`.
     pub(super) fn tile(&self, number: usize) -> &Tile {
         &self.0.as_chunks().0[number]
     }
 
-    /// The same, to write.
+    /// Returns tile number `number`, to write to it.
     pub(super) fn tile_mut(&mut self, number: usize) -> &mut Tile {
         &mut self.0.as_chunks_mut().0[number]
     }
 
-    /// self += other.
+    /// Adds `other` to these sums.
     #[target_feature(enable = "avx512f")]
     pub(super) fn add(&mut self, other: &Self) {
         let vectors = self.0.as_chunks_mut::<SIDE>().0.iter_mut().zip(other.0.as_chunks::<SIDE>().0);
@@ -96,11 +96,12 @@ impl Sums {
     }
 }
 
-/// Transposes a tile: out (token, row) = its rows. `stride` is the distance from one token to the next, in values.
+/// Transposes a tile (row, token) to `out` (token, row). `stride` is the distance from one token to the next, in
+/// values.
 #[target_feature(enable = "avx512f")]
 pub(super) fn transpose(tile: &Tile, stride: usize, out: &mut [f32]) {
     assert!(out.len() >= (SIDE - 1) * stride + SIDE);
-    // SAFETY: a tile has 16 rows of 16 values. The assertion checks that `out` has room for the last of the 16 rows.
+    // SAFETY: a tile has 16 rows of 16 values. The assertion checks that `out` has room for the last of its 16 rows.
     unsafe {
         let rows = std::array::from_fn(|i| _mm512_loadu_ps(tile.as_ptr().add(i * SIDE)));
         for (i, token) in avx512::transpose(rows).into_iter().enumerate() {
@@ -109,7 +110,7 @@ pub(super) fn transpose(tile: &Tile, stride: usize, out: &mut [f32]) {
     }
 }
 
-/// Copies whole steps of a row of bfloat16 weights to their positions in `out`, which begins at the position of the
+/// Copies whole steps of a row of bfloat16 weights to their positions in the tiles. `out` begins at the position of the
 /// first step.
 #[target_feature(enable = "avx512f")]
 pub(super) fn copy(row: &[u8], out: &mut [u16]) {
@@ -125,8 +126,8 @@ pub(super) fn copy(row: &[u8], out: &mut [u16]) {
     }
 }
 
-/// Splits each float32 into the three bfloat16 values whose sum it is, the largest last, in the upper halves. See
-/// [`super::bf16_gemm`].
+/// Splits each float32 into three bfloat16 values that add up to it, the largest last. Each is in the upper half of its
+/// lane. See [`super::bf16_gemm`].
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 fn parts(x: __m512) -> [__m512; 3] {
@@ -140,17 +141,17 @@ fn parts(x: __m512) -> [__m512; 3] {
 }
 
 /// Packs up to 32 inputs of up to 16 tokens as one tile for each of PARTS parts: (pair of inputs, token, 2). The tiles
-/// are `part_size` values apart in `out`; missing values are zero. `rows` holds the tokens' inputs from the first
-/// packed one on.
+/// are `part_size` values apart in `out`. Missing values are zero. Each of the `rows` has a token's inputs, from the
+/// first packed input on.
 ///
 /// # Safety
-/// The processor has these features.
+/// The processor has the features of this function.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 pub(super) unsafe fn pack<const PARTS: usize>(rows: &[&[f32]], part_size: usize, out: &mut [u16]) {
     assert!(rows.len() <= SIDE && out.len() >= (PARTS - 1) * part_size + SIDE * STEP);
-    // The upper halves of all 32-bit values, those of both vectors in order.
+    // The order for a permutation that takes the upper halves of all 32-bit values of two vectors.
     let order: [i16; STEP] = std::array::from_fn(|i| (2 * i + 1) as i16);
-    // SAFETY: 64 bytes.
+    // SAFETY: `order` has 64 bytes.
     let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
     let mut tiles = [[_mm512_setzero_ps(); SIDE]; PARTS];
     for (token, row) in rows.iter().enumerate() {

@@ -24,7 +24,7 @@ pub(in crate::backend::cpu) enum Unit {
 /// The minimum number of inputs for which a unit is faster.
 const MIN_INPUTS: usize = 512;
 
-/// One round of `amx::multiply`, over four tiles, counts as this many rounds of the multiply loop.
+/// One round of `amx::multiply`, with four tiles, counts as this many rounds of [`super::Kernel::multiply_limit`].
 pub(super) const AMX_ROUNDS: usize = 64;
 
 impl Unit {
@@ -38,13 +38,14 @@ impl Unit {
         }
     }
 
-    /// Whether this unit can multiply inputs of `width` values.
+    /// Whether this unit multiplies rows of `width` inputs.
     pub(super) fn takes_width(self, width: usize) -> bool {
         width >= MIN_INPUTS
     }
 
-    /// Whether this unit multiplies weights of number type `dtype` in `precision`. They must be bfloat16 values, and
-    /// the unit must be faster. AVX512-BF16 would need three products of half the inputs for one product in float32.
+    /// Whether this unit multiplies weights of number type `dtype` in `precision`. The weights must be bfloat16 values,
+    /// and the unit must be faster. For one product in float32, AVX512-BF16 would need three products, each with half
+    /// as many instructions.
     pub(in crate::backend::cpu) fn takes(self, dtype: Dtype, precision: Precision) -> bool {
         match precision {
             Precision::Bf16 => true,
@@ -53,8 +54,8 @@ impl Unit {
         }
     }
 
-    /// The number of tokens, of `parts` parts each, for which weights are read once: a multiple of [`BLOCK`]. AMX
-    /// multiplies so fast that loading the weights limits it.
+    /// The number of tokens, with `parts` parts each, for which weights are read once: a multiple of [`BLOCK`]. It is
+    /// large for AMX, which multiplies so fast that loading the weights is the limit.
     pub(super) fn tokens_at_once(self, parts: usize) -> usize {
         match (self, parts) {
             (Self::Amx, 1) => 512,
@@ -63,7 +64,7 @@ impl Unit {
         }
     }
 
-    /// Bytes of sums that stay in the L2 cache together with the activations until all inputs are added.
+    /// Bytes of sums that stay in the L2 cache, together with the activations, until all inputs are added.
     pub(super) fn bytes_of_sums(self) -> usize {
         match self {
             Self::Amx => 1 << 20,
@@ -87,8 +88,8 @@ impl Unit {
         }
     }
 
-    /// sums = the products of 32 weight rows with two tiles of tokens (part, step, tile, pair, token, 2). With `tiles`
-    /// = 1, only the first tile is multiplied, and the sums of the other are undefined.
+    /// Sets `sums` to the products of 32 weight rows with two tiles of tokens (part, step, tile, pair, token, 2). With
+    /// `tiles` = 1, only the first tile is multiplied, and the sums of the second tile are undefined.
     pub(super) fn sums(
         self,
         weights: Weights<'_>,
@@ -106,7 +107,7 @@ impl Unit {
         }
     }
 
-    /// to += sums.
+    /// Adds `sums` to `to`.
     #[allow(unsafe_code)]
     pub(super) fn add(self, sums: &Sums, to: &mut Sums) {
         #[cfg(any(test, feature = "testing"))]
@@ -117,7 +118,7 @@ impl Unit {
         unsafe { to.add(sums) }
     }
 
-    /// Transposes a tile of sums: out (token, row). `stride` is the distance from one token to the next, in values.
+    /// Transposes a tile of sums to `out` (token, row). `stride` is the distance from one token to the next, in values.
     #[allow(unsafe_code)]
     pub(super) fn order(self, tile: &Tile, stride: usize, out: &mut [f32]) {
         #[cfg(any(test, feature = "testing"))]
@@ -146,7 +147,7 @@ impl Unit {
         }
     }
 
-    /// Whether this unit is the plain loops.
+    /// Whether this unit consists of plain loops.
     pub(super) fn is_plain(self) -> bool {
         #[cfg(any(test, feature = "testing"))]
         return self == Self::Plain;
@@ -160,9 +161,9 @@ pub(super) mod plain {
     use super::*;
     use crate::backend::cpu::kernel::bf16_tiles::TWO_TILES;
 
-    /// The three bfloat16 values whose sum is `x`, the largest last.
+    /// Returns three bfloat16 values that add up to `x`, the largest last.
     pub(in super::super) fn parts(x: f32) -> [u16; 3] {
-        /// `x` truncated to bfloat16, towards zero.
+        /// Returns `x` truncated towards zero to bfloat16.
         fn upper(x: f32) -> u16 {
             (x.to_bits() >> 16) as u16
         }
@@ -178,7 +179,7 @@ pub(super) mod plain {
         [upper(rest - value(middle)), middle, high]
     }
 
-    /// [`bf16_tiles::pack`] with plain loops.
+    /// Does the same as [`bf16_tiles::pack`], with plain loops.
     pub(super) fn pack(parts_wanted: usize, rows: &[&[f32]], part_size: usize, out: &mut [u16]) {
         for part in 0..parts_wanted {
             out[part * part_size..][..SIDE * STEP].fill(0);
@@ -191,7 +192,7 @@ pub(super) mod plain {
         }
     }
 
-    /// [`Unit::sums`] with plain loops.
+    /// Does the same as [`Unit::sums`], with plain loops.
     pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut Sums) {
         let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         sums.0.fill(0.0);
@@ -214,7 +215,7 @@ pub(super) mod plain {
         }
     }
 
-    /// [`bf16_tiles::transpose`] with plain loops.
+    /// Does the same as [`bf16_tiles::transpose`], with plain loops.
     pub(super) fn order(tile: &Tile, stride: usize, out: &mut [f32]) {
         for (row, values) in tile.as_chunks::<SIDE>().0.iter().enumerate() {
             for (token, value) in values.iter().enumerate() {
@@ -223,7 +224,7 @@ pub(super) mod plain {
         }
     }
 
-    /// The units of this processor, and the plain loops.
+    /// Returns the units of this processor, and the plain loops.
     #[cfg(test)]
     pub(in super::super) fn units() -> Vec<Unit> {
         let mut units = vec![Unit::Plain];

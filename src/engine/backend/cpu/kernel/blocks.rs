@@ -1,5 +1,5 @@
-//! Products of quantised activations with rows of blocks ([`llama_trace_core::ops::blocks`]). The blocks are read in
-//! place in the file. Each row is unpacked for the vector units once and used for all tokens.
+//! Products of quantised activations with rows of blocks ([`llama_trace_core::ops::blocks`]). The blocks are read
+//! directly from the file's bytes. Each row is unpacked once and used for all tokens.
 
 use super::Rows;
 use super::q8::Quantized;
@@ -18,7 +18,7 @@ pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     });
 }
 
-/// The scales and the minima of all runs of some blocks.
+/// Returns the scales and the minima of all runs of `blocks`.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 pub(super) fn numbers<F: Format, const RUNS: usize>(blocks: &[u8]) -> [[f32; RUNS]; 2] {

@@ -1,8 +1,8 @@
 //! Plain operations that are written once and compiled for each vector instruction set.
 
 /// `compiled!(FEATURES, UNIT: name, operation, (argument: type, …))` defines the operation as `name`, compiled for
-/// FEATURES. UNIT is the name of these features in the docs. Use it only in a module whose kernel exists only on
-/// processors with these features.
+/// FEATURES. UNIT is the name of these features in the docs. Use this macro only in a module whose kernel exists only
+/// on processors with these features.
 macro_rules! compiled {
     ($features:literal, $unit:literal: $($name:ident, $op:path, ($($argument:ident: $type:ty),*);)*) => {$(
         #[doc = concat!("[`", stringify!($op), "`], compiled for ", $unit, ".")]
@@ -17,7 +17,7 @@ macro_rules! compiled {
     )*};
 }
 
-/// The same as methods of [`super::Isa`].
+/// Defines the operations as methods of [`super::Isa`].
 macro_rules! compiled_methods {
     ($features:literal: $($name:ident, $op:path, ($($argument:ident: $type:ty),*);)*) => {$(
         fn $name(&self, $($argument: $type),*) {
@@ -31,7 +31,7 @@ macro_rules! compiled_methods {
     )*};
 }
 
-/// The methods of [`super::Isa`] that every vector instruction set compiles.
+/// Defines the methods of [`super::Isa`] that every vector instruction set compiles for its features.
 macro_rules! row_operations {
     ($features:literal) => {
         compiled_methods! {

@@ -1,13 +1,13 @@
 //! Products with many rows of activations: the blocking that all instruction sets share.
 //!
 //! A tile of outputs (many weight rows × a few tokens) keeps one partial sum of each output in registers, one row per
-//! lane. It adds the inputs of that partial sum: the inputs whose index has the same remainder modulo 16.
-//! [`llama_trace_core::ops::matmul::dot`] sums in the same way. The order of summation is therefore the same, and the
-//! sums are independent of one another.
+//! lane. A partial sum adds the inputs whose index has the same remainder modulo 16.
+//! [`llama_trace_core::ops::matmul::dot`] sums in the same way, so the order of summation is the same. The partial sums
+//! are independent of one another.
 //!
-//! `dot` then adds the partial sums by halves: those of remainders 0 and 8, of 4 and 12, and then these two results.
-//! The remainders are processed in that [`ORDER`]. A sum is added to its partner as soon as both are complete, while
-//! one of them is still in registers. At most four sums of a tile wait in memory.
+//! `dot` then adds the partial sums by halves: those of remainders 0 and 8, those of 4 and 12, then these two results,
+//! and so on. The remainders are processed in this order ([`ORDER`]). A sum is added to its partner as soon as both are
+//! complete, while the second one is still in registers. At most four sums of a tile wait in memory.
 //!
 //! Inputs are processed one [`STRETCH`] at a time, as in `dot`. A panel of weights is packed once for all tokens. The
 //! tokens are processed in blocks of [`BLOCK_TOKENS`], whose sums fit into the L2 cache.
@@ -30,10 +30,10 @@ const BLOCK_TOKENS: usize = 128;
 /// The number of remainders that a thread packs at once.
 const REMAINDERS: usize = 4;
 
-/// The number of inputs widened at once: whole blocks of every number type.
+/// The number of inputs that are widened at once. It is a multiple of every number type's block size.
 pub(super) const BLOCK: usize = 256;
 
-/// The remainders, in an order in which the sums of each pair follow one another.
+/// The remainders, in an order in which the two sums of each pair are computed one after the other.
 pub(super) const ORDER: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
 
 /// The number of sums that a tile keeps: four that wait for their partner, and the current one.
@@ -52,8 +52,8 @@ pub(super) trait Tile {
     /// [`pack`] for panels of ROWS.
     fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]);
 
-    /// sums (tokens, ROWS) = Σ over the steps, in order, of x (steps, tokens) · w (steps, ROWS), each as a fused
-    /// multiply-add. Then every one of `earlier` (…, tokens, ROWS) is added, in order.
+    /// Computes sums (tokens, ROWS) = Σ over the steps, in order, of x (steps, tokens) · w (steps, ROWS), with fused
+    /// multiply-adds. Then adds each of the `earlier` sums (…, tokens, ROWS), in order.
     fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]);
 
     /// Prefetches the cache line at `address`. The address need not be valid.
@@ -124,18 +124,19 @@ impl Packed {
     }
 }
 
-/// The stretches of `inputs` inputs.
+/// Returns the stretches of `inputs` inputs.
 fn stretches(inputs: usize) -> impl Iterator<Item = Range<usize>> {
     (0..inputs).step_by(STRETCH).map(move |start| start..(start + STRETCH).min(inputs))
 }
 
-/// The blocks of `tokens` tokens.
+/// Returns the blocks of `tokens` tokens.
 fn blocks(tokens: usize, tile_tokens: usize) -> impl Iterator<Item = Range<usize>> {
     let size = BLOCK_TOKENS.next_multiple_of(tile_tokens);
     (0..tokens).step_by(size).map(move |start| start..(start + size).min(tokens))
 }
 
-/// The tiles of a block's tokens: as few and as even as possible, because a small tile takes as long as a large one.
+/// Returns the tiles of a block's tokens. There are as few as possible, of sizes as equal as possible, because a small
+/// tile takes as long as a large one.
 fn tiles(block: &Range<usize>, tile_tokens: usize) -> impl Iterator<Item = Range<usize>> {
     let count = block.len().div_ceil(tile_tokens).max(1);
     let (tokens, larger) = (block.len() / count, block.len() % count);
@@ -152,7 +153,7 @@ fn steps(stretch: &Range<usize>) -> usize {
     stretch.len().div_ceil(LANES)
 }
 
-/// The number of values of one stretch of a block in [`Packed`].
+/// Returns the number of values of one stretch of a block in [`Packed`].
 fn part_size(block: &Range<usize>, stretch: &Range<usize>) -> usize {
     block.len() * steps(stretch) * LANES
 }
@@ -165,7 +166,7 @@ pub(in crate::backend::cpu) struct Scratch {
     sums: Vec<Aligned>,
 }
 
-/// The first `count` values of `buffer`, which grows if necessary. Its contents are kept.
+/// Returns the first `count` values of `buffer`, which grows if necessary and keeps its contents.
 fn take(buffer: &mut Vec<Aligned>, count: usize) -> &mut [f32] {
     if buffer.len() * LANES < count {
         buffer.resize(count.div_ceil(LANES), Aligned::zeroed());
@@ -173,14 +174,14 @@ fn take(buffer: &mut Vec<Aligned>, count: usize) -> &mut [f32] {
     &mut bytemuck::cast_slice_mut(buffer)[..count]
 }
 
-/// The distance between the parts of two remainders in a panel, in values: the size of the part plus one cache line.
+/// The distance between the parts of two remainders in a panel, in values: the size of a part plus one cache line.
 /// [`Tile::pack`] writes to all sixteen parts in turn. At a distance of a power of two, they would share a few cache
 /// lines.
 pub(super) fn panel_stride(inputs: usize, rows: usize) -> usize {
     inputs.div_ceil(LANES) * rows + LANES
 }
 
-/// out (tokens)(rows of w) = x · wᵀ.
+/// Computes out (tokens)(rows of w) = x · wᵀ.
 pub(super) fn gemm<T: Tile>(
     x: &Packed,
     w: Rows<'_>,
@@ -208,7 +209,7 @@ pub(super) fn gemm<T: Tile>(
                 stop.check()?;
                 let x;
                 (x, of_blocks) = of_blocks.split_at(part_size(&block, &stretch));
-                // (tile, level, token, row): the sum of 2^level remainders.
+                // (tile, level, token, row): the sum over 2^level remainders.
                 let sums = take(&mut scratch.sums, block.len() * LEVELS * T::ROWS);
                 for (turn, remainder) in ORDER.into_iter().enumerate() {
                     // The number of waiting sums is the number of trailing ones of `turn` in binary.
@@ -246,10 +247,10 @@ pub(super) fn gemm<T: Tile>(
 
 /// The weights after the current panel. They are prefetched while the panel is multiplied, a few cache lines at a time.
 pub(super) struct Ahead {
-    /// The next address to prefetch, and the end of its row's part.
+    /// The next address to prefetch, and the end of the part in its row.
     next: *const u8,
     end: *const u8,
-    /// The bytes of such a part, and the distance from one row to the next.
+    /// The size of a row's part in bytes, and the distance from one row to the next in bytes.
     part: usize,
     row: usize,
     /// The number of rows after this one.
@@ -259,8 +260,8 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Prefetches a stretch of `rows` rows from `first` on, in `turns` turns. After the last row of `w` come other rows
-    /// of its matrix, or an invalid address, for which a prefetch has no effect.
+    /// Prepares to prefetch a stretch of `rows` rows from `first` on, in `turns` turns. After the last row of `w`,
+    /// there are other rows of its matrix, or invalid addresses, for which a prefetch has no effect.
     pub(super) fn new(w: Rows<'_>, first: usize, rows: usize, stretch: &Range<usize>, turns: usize) -> Self {
         let bytes = w.range(stretch.clone());
         let (part, row) = (bytes.len(), w.row(0).len());
@@ -269,7 +270,7 @@ impl Ahead {
         Self { next, end: next.wrapping_add(part), part, row, rows: rows - 1, lines }
     }
 
-    /// Runs one turn; `prefetch` requests a cache line.
+    /// Prefetches the cache lines of one turn with `prefetch`.
     #[inline(always)]
     pub(super) fn ask(&mut self, prefetch: impl Fn(*const u8)) {
         for _ in 0..self.lines {

@@ -18,7 +18,7 @@ use llama_trace_core::stop::Stop;
 pub(super) const MIN_QUERIES: usize = 8;
 
 /// The inner loops for one vector instruction set. The default bodies are the plain operations of
-/// [`llama_trace_core::ops`]. An instruction set replaces those for which it has a faster form, with the same bits.
+/// [`llama_trace_core::ops`]. An instruction set replaces those that it can compute faster, with the same bits.
 ///
 /// [`super::Kernel::available`] returns an instruction set only if the processor supports it. This makes the calls
 /// sound.
@@ -26,8 +26,9 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     /// The instruction set's name, as `--cpu-kernel` takes it.
     fn name(&self) -> &'static str;
 
-    /// out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`. Reads each weight once, in its stored number type.
-    /// With one row of `x`, it reads up to `streams` rows of `w` side by side. `scratch` holds one row of weights.
+    /// Computes out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`. Reads each weight once, in its stored number
+    /// type. With one row of `x`, reads up to `streams` rows of `w` side by side. `scratch` is a buffer for one row of
+    /// weights.
     fn dots(
         &self,
         x: Spaced<'_>,
@@ -41,7 +42,7 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     fn streams(&self) -> &'static [usize];
 
-    /// [`Isa::dots`] for many rows of `x`, packed in reading order.
+    /// Computes the same as [`Isa::dots`] for many rows of `x`, which are packed in reading order.
     fn gemm(
         &self,
         x: &Packed,
@@ -54,11 +55,11 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     /// The number of weight rows and the number of tokens in a tile of [`Isa::gemm`].
     fn tile(&self) -> (usize, usize);
 
-    /// out (rows of x)(rows of w) = x · wᵀ in int8, as computed by [`ops::quantize::dot`], or by [`ops::blocks::dot`]
-    /// for rows of blocks.
+    /// Computes out (rows of x)(rows of w) = x · wᵀ in int8, with the bits of [`ops::quantize::dot`], or of
+    /// [`ops::blocks::dot`] for rows of blocks.
     fn q8(&self, x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
 
-    /// The tiles in which [`Isa::q8`] reads many rows of activations. `None` if it reads them row by row.
+    /// Returns the tiling in which [`Isa::q8`] reads many rows of activations. `None` if it reads them row by row.
     fn tiling(&self) -> Option<Tiling> {
         None
     }
@@ -68,20 +69,20 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
         ops::attention::qk(query, keys, stride, out);
     }
 
-    /// Whether packing keys of `width` components for [`Isa::qk_packed`] is faster if `queries` queries read them.
+    /// Whether it is faster to pack keys of `width` components for [`Isa::qk_packed`], if `queries` queries read them.
     fn packs_keys(&self, queries: usize, width: usize) -> bool {
         let _ = (queries, width);
         false
     }
 
-    /// Packs `count` keys of `width` components; `stride` is the distance between their starts. Call only if
+    /// Packs `count` keys of `width` components; `stride` is the distance from one key to the next. Call only if
     /// [`Isa::packs_keys`].
     fn pack_keys(&self, keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>) {
         unreachable!("this kernel packs no keys: {:?}", (keys.len(), stride, count, width, packed))
     }
 
-    /// [`ops::attention::qk`] of consecutive `queries` of `width` components with the packed keys in `part`. `out`
-    /// begins at the first of these keys; its second element is the stride from one query to the next. Call only if
+    /// Computes [`ops::attention::qk`] of consecutive `queries` of `width` components with the packed keys in `part`.
+    /// `out` is the results, from the first of these keys on, and their stride from one query to the next. Call only if
     /// [`Isa::packs_keys`].
     fn qk_packed(
         &self,
@@ -94,8 +95,8 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
         unreachable!("this kernel packs no keys: {:?}", (queries.len(), width, packed, part, out))
     }
 
-    /// [`ops::attention::mix`] of several rows of `count` weights with the values of as many keys. `apart` is the
-    /// distance between the starts of the rows. `out` holds consecutive rows of `width` components.
+    /// Computes [`ops::attention::mix`] of several rows of `count` weights with the values of `count` keys. `apart` is
+    /// the distance between the starts of the rows. `out` holds consecutive rows of `width` components.
     fn mix(
         &self,
         weights: &[f32],
@@ -110,12 +111,12 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
         }
     }
 
-    /// out = values, exactly.
+    /// Converts `values` exactly to float32.
     fn widen_f16(&self, values: &[f16], out: &mut [f32]) {
         rows::widen_f16(values, out);
     }
 
-    /// out = values, exactly.
+    /// Converts `values` exactly to float32.
     fn widen_bf16(&self, values: &[bf16], out: &mut [f32]) {
         rows::widen_bf16(values, out);
     }
@@ -182,13 +183,13 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     /// See [`super::Kernel::multiply_limit`], in float32.
     fn multiply(&self, rounds: usize, factor: f32) -> f32;
 
-    /// The same in int8. Call only if [`Isa::tiling`] has tiles.
+    /// The same in int8. Call only if [`Isa::tiling`] returns a tiling.
     fn multiply_int8(&self, rounds: usize, factor: i32) -> f32 {
         unreachable!("this kernel has no int8 multiply: {:?}", (rounds, factor))
     }
 }
 
-/// Each instruction set has only one value.
+/// Each instruction set has only one value, so the name identifies it.
 impl PartialEq for dyn Isa {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()

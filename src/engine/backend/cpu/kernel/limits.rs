@@ -13,7 +13,7 @@ pub enum Multiplied {
     Float32,
     /// Products in bfloat16, summed in float32.
     BFloat16,
-    /// Products in float32, each made of three in bfloat16.
+    /// Products in float32, each computed by three products in bfloat16.
     ThreeBFloat16,
     /// Products in int8, summed in int32.
     Int8,

@@ -1,9 +1,9 @@
-//! The inner loops of [`llama_trace_core::ops`], written or compiled for each vector instruction set and chosen at run
-//! time.
+//! The inner loops of [`llama_trace_core::ops`], written or compiled for each vector instruction set. The instruction
+//! set is chosen at run time.
 //!
-//! Every kernel computes the sums of `ops/` in the same order with the same fused multiply-adds. The choice therefore
-//! changes the speed, but not one bit of a result. The exception is [`bf16_gemm`]: if the processor multiplies
-//! bfloat16, long products of many rows have another order.
+//! Every kernel computes the sums of `ops/` in the same order with the same fused multiply-adds. So the choice changes
+//! the speed, but no bit of a result. The exception is [`bf16_gemm`]: if the processor multiplies bfloat16, long
+//! products of many rows have another order of summation.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -63,7 +63,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernels that this processor can run, the presumably fastest first. The last one is always `portable`.
+    /// Returns the kernels that this processor can run. The presumably fastest is the first. The last is always
+    /// `portable`.
     pub fn available() -> Vec<Self> {
         let mut kernels = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -83,7 +84,7 @@ impl Kernel {
         kernels
     }
 
-    /// The plain kernel of an instruction set that the processor supports.
+    /// Returns the kernel of an instruction set that the processor supports, without a bfloat16 unit.
     fn new(isa: &'static dyn Isa) -> Self {
         Self {
             isa,
@@ -93,8 +94,8 @@ impl Kernel {
         }
     }
 
-    /// The fastest instruction set with plain loops in place of a bfloat16 unit. It lets a machine without such a unit
-    /// test the code that chooses one.
+    /// Returns the fastest instruction set, with plain loops in place of a bfloat16 unit. With this kernel, a machine
+    /// without such a unit can test the code that chooses between unit and loops.
     #[cfg(all(any(test, feature = "testing"), target_arch = "x86_64"))]
     pub fn plain_unit() -> Self {
         Self { bf16: Some(bf16_unit::Unit::Plain), ..Self::default() }
@@ -114,7 +115,7 @@ impl Kernel {
         self.isa.dots(x, w, self.reading.streams, out, scratch);
     }
 
-    /// The tiles in which [`Isa::q8`] reads many rows of activations, if it uses tiles.
+    /// Returns the tiling in which int8 products read many rows of activations, if they use tiles.
     pub(super) fn tiles_q8(self) -> Option<q8::Tiling> {
         #[cfg(target_arch = "x86_64")]
         if self.has_int8_tiles() {
@@ -123,19 +124,19 @@ impl Kernel {
         self.isa.tiling()
     }
 
-    /// Whether AMX multiplies int8 values of many tokens here.
+    /// Whether this kernel multiplies int8 values of many tokens with AMX.
     #[cfg(target_arch = "x86_64")]
     fn has_int8_tiles(self) -> bool {
         self.bf16 == Some(bf16_unit::Unit::Amx) && amx::multiplies_int8()
     }
 
-    /// The unit that multiplies inputs of `width` values with bfloat16 weights as bfloat16, if there is one.
+    /// Returns the unit that multiplies bfloat16 weights with rows of `width` inputs, if there is one.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn bf16_unit(self, precision: Precision, width: usize) -> Option<bf16_unit::Unit> {
         self.bf16.filter(|unit| unit.takes_width(width) && unit.takes(Dtype::BF16, precision))
     }
 
-    /// The number of weight rows in a tile of many tokens, if no bfloat16 unit multiplies it.
+    /// Returns the number of weight rows in a tile for products of many tokens without a bfloat16 unit.
     pub(super) fn tile_rows(self, precision: Precision) -> usize {
         if cfg!(target_arch = "x86_64") && precision.group().is_some() { LANES } else { self.isa.tile().0 }
     }
@@ -148,18 +149,19 @@ impl Kernel {
 
 impl Kernel {
     /// Reads `bytes` once (to the last multiple of 256) with the widest loads of this instruction set. Returns a value
-    /// computed from all of them, so the compiler cannot remove the reads. `ahead` adds prefetches, if the kernel has
-    /// them.
+    /// computed from all bytes that were read, so the compiler cannot remove the reads. `ahead` adds prefetches, if the
+    /// kernel has any.
     pub fn read_limit(self, bytes: &[u8], ahead: bool) -> u64 {
         self.isa.read(bytes, ahead)
     }
 
-    /// The number of bytes that one load of [`Kernel::read_limit`] reads. Kernels with the same width share one loop.
+    /// The number of bytes that one load of [`Kernel::read_limit`] reads. Kernels with the same width have the same
+    /// loop.
     pub fn read_width(self) -> usize {
         self.isa.read_width()
     }
 
-    /// The kind of multiplication in products of many rows with a matrix of number type `dtype` in `precision`.
+    /// Returns the kind of multiplication in products of many rows with a matrix of number type `dtype` in `precision`.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "there is no bfloat16 unit"))]
     pub fn multiplied(self, precision: Precision, dtype: Dtype) -> Multiplied {
         #[cfg(target_arch = "x86_64")]
@@ -193,7 +195,7 @@ impl Kernel {
     }
 
     /// The number of multiplications and additions in one round of [`Kernel::multiply_limit`], as they count for a
-    /// product. If a product takes three multiplications, this is a third of the executed ones.
+    /// product. If a product takes three multiplications, this is a third of the executed multiplications.
     pub fn multiply_round(self, multiplied: Multiplied) -> f64 {
         let operations = (2 * CHAINS * LANES) as f64;
         #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,5 @@
-//! The plain operations, for any processor. The other instruction sets compile some of them for themselves.
+//! The plain operations, for any processor. The other instruction sets compile some of these operations for their own
+//! features.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::Dtype;
 
-/// The plain operations as the compiler translates them; also used on Arm.
+/// The plain operations, compiled for the build's target. Also used on Arm.
 pub(super) static PORTABLE: Portable = Portable;
 
 #[derive(Debug)]

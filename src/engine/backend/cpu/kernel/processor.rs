@@ -15,16 +15,17 @@ pub(super) struct Processor {
 /// The order in which weights are read. It changes the speed, but no bit of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// The maximum number of weight rows read side by side in products with one token. If rows are read one at a time,
-    /// prefetches follow the address order. With several rows, each part of the activations is loaded once for all.
+    /// The maximum number of weight rows read side by side in products with one token. If one row is read at a time,
+    /// the weights are prefetched in address order. If several rows are read, each part of the activations is loaded
+    /// once for all of them.
     pub(super) streams: usize,
-    /// Whether AVX512-BF16 multiplies weights in place, with many tokens too. Otherwise they are copied first. Rows
-    /// that are a power of two apart would share a few cache lines of a small L1 cache.
+    /// Whether AVX512-BF16 multiplies weights in place, also with many tokens. Otherwise the weights are copied first,
+    /// because rows at a distance of a power of two would share a few cache lines of a small L1 cache.
     pub(super) in_place: bool,
 }
 
 impl Reading {
-    /// The fastest order in the table for this processor.
+    /// Returns the fastest order in the table for this processor.
     pub(super) fn here() -> Self {
         static HERE: OnceLock<Reading> = OnceLock::new();
         *HERE.get_or_init(|| {
@@ -35,14 +36,14 @@ impl Reading {
 }
 
 impl Default for Reading {
-    /// The order that the kernels were developed with, on Intel's Cascade Lake.
+    /// Returns the order with which the kernels were developed, on Intel's Cascade Lake.
     fn default() -> Self {
         Self { streams: 4, in_place: false }
     }
 }
 
-/// Vendor, family, model, the fastest kernel and its [`Reading`], one line as `bench --tune` prints it. A processor
-/// that is not in the table takes the values of its family, if they agree. Otherwise it takes the first of
+/// The table: vendor, family, model, the fastest kernel, and its [`Reading`]. `bench --tune` prints such a line. A
+/// processor that is not in the table takes the values of its family, if they agree. Otherwise it takes the first of
 /// [`super::Kernel::available`] and the default reading.
 const FASTEST: &[(&str, u32, u32, &str, usize, bool)] = &[
     ("AuthenticAMD", 25, 1, "avx2", 4, false),
@@ -52,7 +53,7 @@ const FASTEST: &[(&str, u32, u32, &str, usize, bool)] = &[
 ];
 
 impl Processor {
-    /// This machine's processor, if it can be identified.
+    /// Returns this machine's processor, if it can be identified.
     pub(super) fn here() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         {
@@ -66,7 +67,7 @@ impl Processor {
         None
     }
 
-    /// The processor with this `signature` in `cpuid` leaf 1, EAX (Intel 64 and IA-32 Architectures Software
+    /// Returns the processor with this `signature` in `cpuid` leaf 1, EAX (Intel 64 and IA-32 Architectures Software
     /// Developer's Manual, volume 2A, CPUID).
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     fn of(vendor: String, signature: u32) -> Self {
@@ -79,7 +80,7 @@ impl Processor {
         }
     }
 
-    /// The fastest measured kernel of this kind of processor and its reading order, if there is one.
+    /// Returns the fastest measured kernel of this kind of processor and its reading order, if it was measured.
     pub(super) fn fastest(&self) -> Option<(&'static str, Reading)> {
         let mut family =
             FASTEST.iter().filter(|row| (row.0, row.1) == (self.vendor.as_str(), self.family)).peekable();
@@ -93,7 +94,7 @@ impl Processor {
         own.or(alike).map(|(kernel, streams, in_place)| (kernel, Reading { streams, in_place }))
     }
 
-    /// The line of the table that makes `kernel` with this `reading` the default on this kind of processor.
+    /// Returns the line of the table that makes `kernel` with this `reading` the default on this kind of processor.
     pub(super) fn line(&self, kernel: &str, reading: Reading) -> String {
         let (Self { vendor, family, model }, Reading { streams, in_place }) = (self, reading);
         format!("(\"{vendor}\", {family}, {model}, \"{kernel}\", {streams}, {in_place})")

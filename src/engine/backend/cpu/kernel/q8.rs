@@ -14,8 +14,8 @@ use llama_trace_core::threads::prelude::*;
 /// The order in which a kernel reads many rows of activations.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::backend::cpu) struct Tiling {
-    /// The possible numbers of activation rows in a tile. The smallest that holds all rows is used, because a tile that
-    /// is not full takes as long as a full one.
+    /// The possible numbers of activation rows in a tile. The smallest tile that holds all rows is used, because a tile
+    /// that is not full takes as long as a full tile.
     pub(super) widths: &'static [usize],
     /// Whether the kernel reads [`Tiles::pairs`].
     pub(super) pairs: bool,
@@ -23,20 +23,21 @@ pub(in crate::backend::cpu) struct Tiling {
     pub(super) lines: Option<usize>,
 }
 
-/// The group size of the int8 kernels. All but a few unusual quantised models have it.
+/// The group size of the int8 kernels. All quantised models except a few unusual ones have this size.
 pub(super) const GROUP: usize = 32;
 
-/// The number of groups that fill whole vectors in every kernel.
+/// The number of groups in a chunk. A chunk fills whole vectors in every kernel.
 pub(super) const CHUNK_GROUPS: usize = 16;
 
-/// The positions in a row of the groups that are added to partial sum `lane` of an output
-/// ([`llama_trace_core::ops::matmul::dot`]). In this order, the groups of each partial sum are adjacent.
+/// Returns the positions of the groups that are added to partial sum `lane` of an output
+/// ([`llama_trace_core::ops::matmul::dot`]), in an order in which the groups of each partial sum are adjacent. A row
+/// has `groups` groups.
 pub(super) fn places(groups: usize, lane: usize) -> Range<usize> {
     let first = |lane: usize| lane * (groups / LANES) + lane.min(groups % LANES);
     first(lane)..first(lane + 1)
 }
 
-/// The position of group number `group` in that order.
+/// Returns the position of group number `group` in the order of [`places`].
 pub(super) fn place(groups: usize, group: usize) -> usize {
     places(groups, group % LANES).start + group / LANES
 }
@@ -57,11 +58,11 @@ pub(in crate::backend::cpu) struct Quantized {
     /// (rows, groups)
     pub(super) scales: Vec<f32>,
     tiles: Option<Tiles>,
-    /// A few rows, if no tiles were built.
+    /// The rows if there are only a few, and no tiles were built.
     pub(super) padded: Padded,
 }
 
-/// The same rows, each padded with zeros to a whole chunk, and the sums of their values. They are aligned to cache
+/// The same rows, each padded with zeros to whole chunks, and the sums of their values. The rows are aligned to cache
 /// lines, because a vector that crosses a line takes two loads.
 #[derive(Debug, Default)]
 pub(super) struct Padded {
@@ -79,8 +80,8 @@ pub(super) struct Padded {
     groups: usize,
 }
 
-/// A padded row. For each group: the values in order and [`Padded::crossed`], the scale, the sums of its halves, and
-/// their sum.
+/// A padded row. For each group: the values in order and as in [`Padded::crossed`], the scale, the sums of the two
+/// halves, and the sum of all values.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 pub(super) struct PaddedRow<'a> {
@@ -159,14 +160,14 @@ impl Quantized {
         Ok(())
     }
 
-    /// The values and the scales of row `row`.
+    /// Returns the values and the scales of row `row`.
     #[inline(always)]
     pub(super) fn row(&self, row: usize) -> (&[i8], &[f32]) {
         let groups = self.inputs.div_ceil(self.group);
         (&self.values[row * self.inputs..][..self.inputs], &self.scales[row * groups..][..groups])
     }
 
-    /// All values (rows, inputs) and all scales (rows, groups).
+    /// Returns all values (rows, inputs) and all scales (rows, groups).
     pub(in crate::backend::cpu) fn all(&self) -> (&[i8], &[f32]) {
         (&self.values, &self.scales)
     }
@@ -176,7 +177,7 @@ impl Quantized {
         self.group == GROUP && self.inputs.is_multiple_of(GROUP)
     }
 
-    /// The tiles, if they were built.
+    /// Returns the tiles, if they were built.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn tiles(&self) -> Option<&Tiles> {
         self.tiles.as_ref()
@@ -191,13 +192,13 @@ fn zeros<T: Clone + Default>(numbers: &mut Vec<T>, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// The sums of the two halves of a group.
+/// Returns the sums of the two halves of a group.
 fn half_sums_of(values: &[i8; GROUP]) -> [i32; 2] {
     let sum = |values: &[i8]| values.iter().map(|x| i32::from(*x)).sum();
     [sum(&values[..GROUP / 2]), sum(&values[GROUP / 2..])]
 }
 
-/// Sets `numbers` to zeros: the number of cache lines that `count` numbers of `size` bytes take.
+/// Sets `numbers` to as many cache lines of zeros as `count` numbers of `size` bytes take.
 fn lines(numbers: &mut Vec<Aligned>, count: usize, size: usize) -> Result<()> {
     let lines = (count * size).div_ceil(size_of::<Aligned>());
     numbers.clear();
@@ -237,7 +238,7 @@ impl Padded {
         Ok(())
     }
 
-    /// Row `row`.
+    /// Returns row `row`.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn row(&self, row: usize) -> PaddedRow<'_> {
         let groups = row * self.groups..(row + 1) * self.groups;
@@ -253,7 +254,7 @@ impl Padded {
     }
 }
 
-/// The position of group number `group` if the second and the third of every four groups are swapped.
+/// Returns the position of group number `group` if the second and the third of every four groups are swapped.
 pub(super) fn cross(group: usize) -> usize {
     [group, group + 1, group.wrapping_sub(1), group][group % 4]
 }
@@ -324,7 +325,7 @@ impl Tiles {
             }
             Ok(())
         })?;
-        // `pairs` may be empty; the loop then does nothing.
+        // `pairs` may be empty. Then the loop does nothing.
         let quads = self.quads.par_chunks_exact(width).zip(self.pairs.par_chunks_exact_mut(2 * width));
         quads.with_min_len(of_tile).for_each(|(quads, pairs)| {
             let (first, second) = pairs.split_at_mut(width);

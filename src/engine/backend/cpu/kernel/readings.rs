@@ -9,8 +9,8 @@ use super::processor::Reading;
 use llama_trace_core::config::Precision;
 
 impl Kernel {
-    /// The same kernel with every order in which it can read weights for products in `precision`. The results have the
-    /// same bits.
+    /// Returns the same kernel with each order in which it can read weights for products in `precision`. The results
+    /// have the same bits with every order.
     pub(in crate::backend::cpu) fn readings(self, precision: Precision) -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         if precision.group().is_none() && !self.isa.streams().is_empty() {
@@ -32,13 +32,13 @@ impl Kernel {
         vec![self]
     }
 
-    /// The kind of this processor, and the line of the processor table that makes this kernel its default.
+    /// Returns the kind of this processor, and the line of the processor table that makes this kernel its default.
     pub(in crate::backend::cpu) fn table_line(self) -> Option<(String, String)> {
         let processor = Processor::here()?;
         Some((processor.to_string(), processor.line(self.name(), self.reading)))
     }
 
-    /// A description of how the kernel reads weights.
+    /// Returns a description of how the kernel reads weights.
     pub(in crate::backend::cpu) fn reading(self) -> String {
         let copied = "";
         #[cfg(target_arch = "x86_64")]

@@ -38,13 +38,13 @@ pub(in crate::backend::cpu) use with_format;
 pub(in crate::backend::cpu) struct Rows<'a> {
     /// The bytes of the rows, one row after the other.
     pub(in crate::backend::cpu) bytes: &'a [u8],
-    /// Their number type.
+    /// The number type of the values.
     pub(in crate::backend::cpu) dtype: Dtype,
     /// The number of values in a row.
     pub(in crate::backend::cpu) inputs: usize,
     /// The scales of the matrix, if its values are int8.
     pub(in crate::backend::cpu) scales: Option<GroupScales<'a>>,
-    /// The precision to which a weight is rounded before use.
+    /// The precision to which a weight is rounded before it is multiplied.
     pub(in crate::backend::cpu) precision: Precision,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Spaced<'a> {
         Ok(())
     }
 
-    /// The rows that [`Spaced::fill`] wrote.
+    /// Returns the rows that [`Spaced::fill`] wrote.
     pub(in crate::backend::cpu) fn new(values: &'a [Aligned], width: usize) -> Self {
         Self { values: bytemuck::cast_slice(values), width }
     }
@@ -100,12 +100,12 @@ impl<'a> Spaced<'a> {
         self.width.next_multiple_of(LANES) + Self::ROOM
     }
 
-    /// The rows.
+    /// Returns the rows, without padding.
     pub(in crate::backend::cpu) fn rows(self) -> impl Iterator<Item = &'a [f32]> {
         self.values.chunks_exact(self.stride()).map(move |row| &row[..self.width])
     }
 
-    /// The rows after the first `count`.
+    /// Returns the rows after the first `count` rows.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn skip(self, count: usize) -> Self {
         Self { values: &self.values[count * self.stride()..], ..self }
@@ -119,7 +119,7 @@ impl<'a> Rows<'a> {
         self.bytes.len() / self.range(0..self.inputs).len()
     }
 
-    /// The bytes of row `row`.
+    /// Returns the bytes of row `row`.
     #[inline]
     pub(in crate::backend::cpu) fn row(self, row: usize) -> &'a [u8] {
         let length = self.range(0..self.inputs).len();
@@ -137,7 +137,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Row `row` of int8 values, with its scales.
+    /// Returns row `row` with its scales, if the values are int8.
     #[inline(always)]
     pub(in crate::backend::cpu) fn quantized(self, row: usize) -> Option<Quantized<'a>> {
         let GroupScales { scales, group, first_row } = self.scales?;
@@ -145,9 +145,9 @@ impl<'a> Rows<'a> {
         Some(Quantized { values: bytemuck::cast_slice(self.row(row)), scales, group, first })
     }
 
-    /// Some values of row `row` as float32. `inputs` must begin and end at a block of the number type. Floats are
-    /// converted exactly; blocks and groups follow the formula of their format. The result is rounded if the precision
-    /// requires it.
+    /// Converts the values `inputs` of row `row` to float32. `inputs` must begin and end at a block of the number type.
+    /// Floats are converted exactly; blocks and groups follow the formula of their format. The result is rounded if the
+    /// precision requires it.
     #[inline(always)]
     pub(in crate::backend::cpu) fn widen(self, row: usize, inputs: Range<usize>, out: &mut [f32]) {
         match self.quantized(row) {
@@ -159,7 +159,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The byte range of `inputs` in a row. `inputs` must begin and end at a block of the number type.
+    /// Returns the byte range of `inputs` in a row. `inputs` must begin and end at a block of the number type.
     pub(super) fn range(self, inputs: Range<usize>) -> Range<usize> {
         let at = |input: usize| input / self.dtype.block() * self.dtype.block_bytes();
         at(inputs.start)..at(inputs.end)

@@ -17,7 +17,7 @@ use {
     std::{env, process::Command, sync::atomic::Ordering},
 };
 
-/// `values` rounded to a number type, as bytes, and the rounded values.
+/// Rounds `values` to a number type. Returns them as bytes, and as float32.
 fn stored(values: &[f32], dtype: Dtype) -> (Vec<u8>, Vec<f32>) {
     let bytes: Vec<u8> = match dtype {
         Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -81,13 +81,13 @@ fn every_kernel_gives_the_bits_of_the_plain_products() {
     }
 }
 
-/// The rows of an output.
+/// Returns the rows of an output.
 fn split(out: &mut [f32], width: usize) -> Vec<&mut [f32]> {
     out.chunks_exact_mut(width).collect()
 }
 
-/// Compares the products of `x`, quantised in groups of `group`, with `w` on every kernel with `plain` (tokens, rows),
-/// both with tiles and without.
+/// Quantises `x` in groups of `group`, multiplies it with `w` on every kernel, and compares the products with `plain`
+/// (tokens, rows). Does so with and without tiles.
 fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what: &str) {
     for kernel in Kernel::available() {
         for tiles in [None, kernel.tiles_q8()] {
@@ -105,8 +105,8 @@ fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what:
 
 #[test]
 fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
-    // Regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that do not consist of
-    // whole groups.
+    // Cases: regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that do not
+    // consist of whole groups.
     for (inputs, rows, tokens, x_group, w_group) in [
         (32, 1, 1, 32, 32),
         (512, 16, 16, 32, 32),
@@ -148,7 +148,7 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
     }
 }
 
-/// Activations in int8, their scales, and the exact values that they represent.
+/// Returns the activations in int8, their scales, and the exact values that they represent.
 fn quantised(x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f64>) {
     let (mut values, mut scales) = (vec![0; x.len()], vec![0.0; x.len() / blocks::GROUP]);
     ops::quantize::quantize(x, blocks::GROUP, &mut values, &mut scales);
@@ -160,7 +160,7 @@ fn quantised(x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f64>) {
 #[test]
 fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those_of_float64() {
     for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks()) {
-        // Rows of one block, of whole chunks and of partial chunks; panels and tiles that are not full.
+        // Cases: rows of one block, of whole chunks and of partial chunks; panels and tiles that are not full.
         for (inputs, rows, tokens) in [
             (32, 1, 1),
             (32, 17, 5),
@@ -205,7 +205,7 @@ fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those
 
 #[test]
 fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
-    // One token, and enough tokens for tiles.
+    // Cases: one token, and enough tokens for tiles.
     let sizes = [(1280, 3, 1), (256, 17, 18)];
     let dtypes = Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks());
     for (dtype, (inputs, rows, tokens)) in dtypes.flat_map(|dtype| sizes.map(|size| (dtype, size))) {
@@ -213,7 +213,7 @@ fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
             let bytes = random_blocks(&vec![f32::from_bits(byte << 8); inputs * rows], dtype);
             let w =
                 Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::Q8 { group: 32 } };
-            // Runs of four, eight, sixteen and all inputs with the same sign.
+            // The sign changes after every four, eight or sixteen inputs, or never.
             for run in [4, 8, 16, inputs] {
                 let x: Vec<f32> = (0..inputs).map(|i| if i / run % 2 == 0 { 1.0 } else { -1.0 }).collect();
                 let (values, scales, _) = quantised(&x);
@@ -257,8 +257,8 @@ fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
     };
     for width in (0..50).chain([100, 257]) {
         let x: Vec<f32> = noise(width, 9).iter().map(|x| 50.0 * x).collect();
-        // Values for which e^x overflows or underflows, infinities and NaN, at the beginning, in the middle and at the
-        // end.
+        // Values for which e^x overflows or underflows, infinities, and NaN: each at the beginning, in the middle and
+        // at the end.
         let odd = [0.0, -0.0, 200.0, -200.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MIN_POSITIVE];
         let odd = odd.into_iter().flat_map(|odd| [0, width / 2, width.saturating_sub(1)].map(|at| (odd, at)));
         for (odd, at) in odd.chain([(x.first().copied().unwrap_or(0.0), 0)]) {
@@ -281,14 +281,15 @@ fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
             let (mut row, mut plain) = (same.clone(), same.clone());
             kernel.isa.softmax(&mut row);
             ops::softmax::softmax(&mut plain);
-            assert_eq!(bits(&row), bits(&plain), "{} {width}: nothing is visible", kernel.name());
+            assert_eq!(bits(&row), bits(&plain), "{} {width}: no key is visible", kernel.name());
         }
     }
 }
 
 #[test]
 fn every_kernel_gives_the_bits_of_the_plain_attention_of_several_queries() {
-    // Widths of whole vectors and others; queries in pairs and single; keys that begin and end inside a vector.
+    // Cases: widths that are whole vectors, and other widths; an even and an odd number of queries; keys that begin and
+    // end inside a vector.
     for (width, queries, keys, part) in [
         (64, 4, 128, 0..128),
         (64, 3, 100, 17..93),
@@ -333,7 +334,7 @@ fn one_query_meets_any_number_of_keys_with_the_bits_of_the_plain_products() {
         [(2, 40), (4, 33), (8, 16), (8, 53), (10, 32), (16, 31), (31, 17), (64, 100), (128, 48)]
     {
         let (mut x, stored) = (noise(width, 16), noise(keys * (width + 3), 17));
-        // The product of 0 with a negative value is −0, but no sum is.
+        // The product of 0 with a negative value is −0, but no sum may be −0.
         x[width / 2] = 0.0;
         let mut plain = vec![0.5; keys];
         ops::attention::qk(&x, &stored, width + 3, &mut plain);
@@ -397,8 +398,8 @@ fn kernels_that_the_processor_lacks_pass_the_same_tests_with_their_instructions_
         return;
     }
     let kernels = module_path!().trim_end_matches("tests").trim_start_matches("llama_trace_engine::");
-    // Emulation is slow, because every emulated instruction raises a signal. The test `few` is the shortest one that
-    // runs all of these instructions except the bfloat16 ones.
+    // Emulation is slow, because every emulated instruction raises a signal. The test `few` is the shortest test that
+    // runs all emulated instructions except those for bfloat16.
     let few = format!("{kernels}tests::what_is_emulated_is_available_and_does_its_work");
     let filters = sampled("tests of kernels whose instructions are carried out by hand", [&*few, kernels], 1);
     let mut tests = Command::new(env::current_exe().unwrap());
@@ -408,7 +409,7 @@ fn kernels_that_the_processor_lacks_pass_the_same_tests_with_their_instructions_
     for line in String::from_utf8_lossy(&tests.stderr).lines().filter(|line| line.starts_with("skipped")) {
         eprintln!("{line}");
     }
-    // The test that checks the emulation was one of those that ran.
+    // The test that checks the emulation must be one of the tests that ran.
     assert!(said.contains("what_is_emulated_is_available_and_does_its_work ... ok"), "{said}");
 }
 

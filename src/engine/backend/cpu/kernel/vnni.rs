@@ -1,6 +1,6 @@
 //! The int8 products for AVX-512 VNNI. `vpdpbusd` multiplies unsigned with signed bytes and adds four adjacent products
-//! to an int32. 128 is added to the weights to make them unsigned, and −128 · Σ x is added to each sum. All of this is
-//! exact, so the result has the same bits as [`llama_trace_core::ops::quantize::dot`].
+//! to an int32. To make the weights unsigned, 128 is added to them. To correct this, −128 · Σ x is added to each sum.
+//! All of this is exact, so the result has the bits of [`llama_trace_core::ops::quantize::dot`].
 #![allow(unsafe_code)]
 
 mod blocks;
@@ -22,10 +22,10 @@ use super::q8::{GROUP, QUADS, Quantized, Tiles, Tiling, place};
 use super::{Rows, avx512};
 use llama_trace_core::ops::matmul::LANES;
 
-/// The tile sizes of [`panels`].
+/// The tiling that [`panels`] reads.
 pub(super) const TILING: Tiling = Tiling { widths: &[4, 8, 16], pairs: false, lines: None };
 
-/// The tile sizes if AMX multiplies tiles of 16.
+/// The tiling if AMX multiplies tiles of 16 tokens.
 pub(super) const TILING_AMX: Tiling = Tiling { lines: Some(tiles::PADDING), ..TILING };
 
 /// See [`super::Isa::q8`].
@@ -65,7 +65,7 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     }
 }
 
-/// See [`super::Kernel::multiply_limit`]. Computes 64 products of int8 values for each 16 values.
+/// See [`super::Kernel::multiply_limit`]. Computes 64 int8 products in place of 16 float32 products.
 pub(super) fn multiply(rounds: usize, factor: i32) -> f32 {
     #[target_feature(enable = "avx512f,avx512vnni")]
     fn inner(rounds: usize, factor: i32) -> i32 {
@@ -145,8 +145,8 @@ fn panels<const T: usize>(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 
     }
 }
 
-/// Packs the scales of `count` ≤ 16 rows from `first` on in the order (group, row), each group at its `place`. Missing
-/// rows are replaced by the last one.
+/// Packs the scales of `count` rows, at most 16, from `first` on. The order is (group, row), with each group at its
+/// `place`. Missing rows are replaced by the last one.
 #[target_feature(enable = "avx512f")]
 fn pack_scales(
     scales: &[[u8; 4]],
@@ -161,7 +161,7 @@ fn pack_scales(
     let whole = groups / LANES * LANES;
     for first in (0..whole).step_by(LANES) {
         let of_row = |i: usize| rows[i][first..][..LANES].as_ptr();
-        // SAFETY: 16 values each.
+        // SAFETY: each slice has 16 values.
         let of_groups =
             avx512::transpose(std::array::from_fn(|i| unsafe { _mm512_loadu_ps(of_row(i).cast()) }));
         for (i, of_group) in of_groups.into_iter().enumerate() {
@@ -170,13 +170,13 @@ fn pack_scales(
     }
     for group in whole..groups {
         let values: [f32; LANES] = std::array::from_fn(|i| f32::from_le_bytes(rows[i][group]));
-        // SAFETY: 16 values.
+        // SAFETY: `values` has 16 values.
         panel[place(group)] = unsafe { _mm512_loadu_ps(values.as_ptr()) };
     }
 }
 
-/// Packs `count` ≤ 16 rows from `first` on in the order (group, quad, row), each group at its `place`. The values are
-/// made UNSIGNED or kept as they are. Missing rows are replaced by the last one.
+/// Packs `count` rows, at most 16, from `first` on. The order is (group, quad, row), with each group at its `place`. If
+/// UNSIGNED, 128 is added to each value. Missing rows are replaced by the last one.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn pack<const UNSIGNED: bool>(
     w: Rows<'_>,
@@ -191,7 +191,8 @@ fn pack<const UNSIGNED: bool>(
     for group in 0..w.inputs / GROUP {
         let panel = &mut panel.as_chunks_mut::<QUADS>().0[place(group)];
         if group % 2 == 0 {
-            // Once per cache line. For rows side by side, the hardware prefetcher does not read far enough ahead.
+            // Prefetches once per cache line. If rows are read side by side, the hardware prefetcher does not read far
+            // enough ahead.
             for row in rows {
                 avx512::prefetch_far(row[group].as_ptr().wrapping_add(LANES * w.inputs));
             }
@@ -205,19 +206,20 @@ fn pack<const UNSIGNED: bool>(
     }
 }
 
-/// A group of 16 rows in the order (quad, row).
+/// Returns a group of 16 rows in the order (quad, row).
 #[target_feature(enable = "avx512f,avx512bw")]
 fn pack_quads(rows: [&[u8; GROUP]; LANES]) -> [__m512i; QUADS] {
-    // Rows i and i + 8 are side by side: two transpositions of 8 × 8 quads at once. The halves are then put in order.
+    // A vector has rows i and i + 8 in its two halves. So two matrices of 8 × 8 quads are transposed at once. Then the
+    // parts are put in order.
     let pair = |i: usize| {
         let (low, high) = (rows[i], rows[i + 8]);
-        // SAFETY: 32 bytes each.
+        // SAFETY: each row has 32 bytes.
         let (low, high) =
             unsafe { (_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())) };
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
     };
     let r: [__m512i; 8] = std::array::from_fn(pair);
-    // Within each 128-bit part: quads of four rows side by side.
+    // Each 128-bit part of a result has the same quad of four rows.
     let four = |a, b, c, d| {
         let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
         let (ab2, cd2) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));

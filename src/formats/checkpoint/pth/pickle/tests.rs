@@ -164,7 +164,7 @@ fn a_training_programs_dictionary_is_looked_into() {
         let read = read(&whole).unwrap();
         assert_eq!((read.len(), read[0].0, read[0].1.storage.kind.name), (1, "w", "Half"), "{key}");
     }
-    // A tensor with that name stays a tensor.
+    // A tensor called `model` is not taken for an inner dictionary.
     let named = pickle(&[("model", "Half", "0", 1, 0, &[1], &[1])]);
     assert_eq!(read(&named).unwrap()[0].0, "model");
 }
@@ -180,7 +180,7 @@ fn cyclic_deep_and_endless_pickles_end() {
         let pickle = [&b"\x80\x02"[..], &endless.repeat(1 << 20), b"."].concat();
         assert!(message(&pickle).contains("at most"));
     }
-    // Nested tuples, each with the previous one twice, a million levels: 2^(2^20) elements, if they were ever visited.
+    // Nested tuples, 60,000 times, each with the previous one twice: 2^60000 elements, if they were ever visited.
     let squared = [&b"\x80\x02)q\0"[..], &b"h\0h\0\x86q\x00\x85".repeat(60_000), b"."].concat();
     assert!(message(&squared).contains("at most") || message(&squared).contains("a tuple"));
     // Lengths of 2^63.

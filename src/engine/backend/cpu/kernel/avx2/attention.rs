@@ -1,5 +1,6 @@
-//! The two loops of attention, for heads of whole vectors, which all but the smallest models have. If several queries
-//! read the same keys, a vector holds one component of eight keys; otherwise it holds eight components of one key.
+//! The two loops of attention, for heads whose width is a multiple of a vector. All but the smallest models have such
+//! heads. If several queries read the same keys, a vector holds one component of eight keys; otherwise it holds eight
+//! components of one key.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use llama_trace_core::ops::matmul::{LANES, STRETCH};
 /// The number of values in a vector, and of keys processed at a time.
 const WIDTH: usize = 8;
 
-/// [`ops::attention::qk`] for eight keys at a time; their eight sums are reduced together.
+/// Computes [`ops::attention::qk`] for eight keys at a time. Their eight sums are reduced together.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     let width = query.len();
@@ -34,7 +35,7 @@ pub(super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     }
 }
 
-/// [`qk`] of `count` keys, or of exactly eight if `WHOLE`. Missing keys are replaced by the last one.
+/// Computes [`qk`] for `count` keys, or for exactly eight if `WHOLE`. Missing keys are replaced by the last one.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn of_block<const WHOLE: bool>(
@@ -50,7 +51,8 @@ fn of_block<const WHOLE: bool>(
     for (four, eights) in eights.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let mut sums = [[_mm256_setzero_ps(); 2]; 4];
         for at in (0..width).step_by(WIDTH) {
-            // SAFETY: `query` and the row of each key have eight values from here on. The last row ends with `keys`.
+            // SAFETY: `query` and the row of each key have eight values from here on. The row of the last key ends
+            // where `keys` ends.
             unsafe {
                 let x = _mm256_loadu_ps(query.as_ptr().add(at));
                 for (key, sums) in sums.iter_mut().enumerate() {
@@ -63,7 +65,7 @@ fn of_block<const WHOLE: bool>(
         }
         *eights = sums.map(|[low, high]| _mm256_add_ps(low, high));
     }
-    // SAFETY: eight values.
+    // SAFETY: `out` has eight values.
     unsafe { _mm256_storeu_ps(out.as_mut_ptr(), reduce_8(eights)) };
 }
 
@@ -78,22 +80,22 @@ pub(super) fn pack_keys(keys: &[f32], stride: usize, count: usize, width: usize,
         let packed = &mut packed[eight / 2 * width..][..width];
         for (packed, at) in packed.as_chunks_mut::<WIDTH>().0.iter_mut().zip((0..).step_by(WIDTH)) {
             let row = |i: usize| match first + i < count {
-                // SAFETY: eight values.
+                // SAFETY: the slice has eight values.
                 true => unsafe { _mm256_loadu_ps(keys[(first + i) * stride + at..][..WIDTH].as_ptr()) },
                 false => _mm256_setzero_ps(),
             };
             let components = transpose(std::array::from_fn(row));
             for (i, to) in packed.iter_mut().enumerate() {
                 let to = &mut to.0.as_chunks_mut::<WIDTH>().0[eight % 2];
-                // SAFETY: eight values.
+                // SAFETY: `to` has eight values.
                 unsafe { _mm256_storeu_ps(to.as_mut_ptr(), components[i]) };
             }
         }
     }
 }
 
-/// [`ops::attention::qk`] of consecutive queries of `width` components with the packed keys in `part`. `out` begins at
-/// the first of these keys; its second element is the stride from one query to the next.
+/// Computes [`ops::attention::qk`] of consecutive queries of `width` components with the packed keys in `part`. `out`
+/// is the results, from the first of these keys on, and their stride from one query to the next.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn qk_packed(
     queries: &[f32],
@@ -126,7 +128,8 @@ fn tiles<const Q: usize, const V: usize>(
     assert!(part.end.next_multiple_of(step) / LANES * width <= packed.len());
     assert!(queries.iter().all(|query| query.len() == width));
     for first in (part.start / step * step..part.end).step_by(step) {
-        // SAFETY: the assertion checks that the keys of V vectors follow from here on: `first` is below the part's end.
+        // SAFETY: `first` is below the part's end. So the assertion checks that there are V vectors of keys from
+        // `first` on.
         let sums = unsafe { sums::<Q, V>(queries, &packed[first / LANES * width..]) };
         let wanted = part.start.max(first)..part.end.min(first + step);
         for q in 0..Q {
@@ -135,7 +138,7 @@ fn tiles<const Q: usize, const V: usize>(
             let whole = out.len() == step;
             let to = if whole { &mut *out } else { &mut of_keys[..step] };
             for (to, sums) in to.as_chunks_mut::<WIDTH>().0.iter_mut().zip(&sums[q]) {
-                // SAFETY: eight values.
+                // SAFETY: `to` has eight values.
                 unsafe { _mm256_storeu_ps(to.as_mut_ptr(), *sums) };
             }
             if !whole {
@@ -145,8 +148,8 @@ fn tiles<const Q: usize, const V: usize>(
     }
 }
 
-/// The products of Q queries with V vectors of keys, summed like [`ops::matmul::dot`]: first the partial sums of the
-/// components with the same remainder modulo 16, then these by halves.
+/// Returns the products of Q queries with V vectors of keys, summed like [`ops::matmul::dot`]: first the components
+/// with the same remainder modulo 16 are summed, then these partial sums are added by halves.
 ///
 /// # Safety
 /// `blocks` has the keys of V vectors, each with as many components as a query.
@@ -155,7 +158,7 @@ fn tiles<const Q: usize, const V: usize>(
 unsafe fn sums<const Q: usize, const V: usize>(queries: [&[f32]; Q], blocks: &[Aligned]) -> [[__m256; V]; Q] {
     let width = queries[0].len();
     let zeros = [[_mm256_setzero_ps(); V]; Q];
-    // Level l holds a sum of 2^l remainders.
+    // Level l holds a sum over 2^l remainders.
     let mut levels = [zeros; LANES.ilog2() as usize + 1];
     for (turn, remainder) in ORDER.into_iter().enumerate() {
         let mut sums = zeros;
@@ -188,8 +191,8 @@ unsafe fn sums<const Q: usize, const V: usize>(queries: [&[f32]; Q], blocks: &[A
     levels[LANES.ilog2() as usize]
 }
 
-/// [`ops::attention::mix`] of several rows of `count` weights with the values of as many keys. `apart` is the distance
-/// between the starts of the rows. `out` holds consecutive rows of `width` components.
+/// Computes [`ops::attention::mix`] of several rows of `count` weights with the values of `count` keys. `apart` is the
+/// distance between the starts of the rows. `out` holds consecutive rows of `width` components.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn mix(
     weights: &[f32],
@@ -210,7 +213,7 @@ pub(super) fn mix(
     }
 }
 
-/// Q rows, up to V vectors of components at a time; their sums are in registers.
+/// Computes Q rows, up to V vectors of components at a time. Their sums are in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn rows<const Q: usize, const V: usize>(

@@ -11,15 +11,15 @@ use llama_trace_core::tensor::Dtype;
 /// The number of values in a vector.
 const WIDTH: usize = LANES / 2;
 
-/// For rows up to this long, eight sums are computed at a time and reduced together. Reducing them one by one would
-/// take as long as computing them.
+/// Maximum number of inputs of a short row. For short rows, eight sums are computed at a time and reduced together.
+/// Reducing them one by one would take as long as computing them.
 const SHORT: usize = 512;
 
 /// The prefetch distance in bytes for weights that are read in address order.
 const AHEAD: usize = 8192;
 
-/// See [`super::super::Isa::dots`]. Only for number types whose values need no scale. With one token, it reads up to
-/// `streams` rows side by side.
+/// See [`super::super::Isa::dots`]. Only for number types whose values need no scale. With one token, up to `streams`
+/// rows are read side by side.
 pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
     // SAFETY: a `Kernel` for AVX2 exists only if the processor has these features.
     unsafe {
@@ -71,7 +71,7 @@ load!(Bf16, 2, |values| {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dots_of<L: Load>(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
-    // The numbers of tokens and rows are chosen so that the sums fill the registers.
+    // These numbers of tokens and rows have as many sums as fit into the registers.
     let (mut x, mut out) = (x, out);
     while !out.is_empty() {
         let tokens = 1 << out.len().min(4).ilog2();
@@ -88,7 +88,7 @@ fn dots_of<L: Load>(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut 
     }
 }
 
-/// [`dots`] of one token with rows up to [`SHORT`], eight rows at a time.
+/// Computes [`dots`] of one token with rows of at most [`SHORT`] inputs, eight rows at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dots_of_short<L: Load>(x: Spaced<'_>, w: Rows<'_>, out: &mut [f32]) {
     let length = x.width * L::SIZE;
@@ -98,7 +98,7 @@ fn dots_of_short<L: Load>(x: Spaced<'_>, w: Rows<'_>, out: &mut [f32]) {
         let (first, second) = rows.split_at(rows.len() / 2);
         let halves = [stretch::<L, 1, 4>(x, first, 0), stretch::<L, 1, 4>(x, second, 0)];
         let sums = std::array::from_fn(|i| halves[i / 4][i % 4][0]);
-        // SAFETY: eight values.
+        // SAFETY: `out` has eight values.
         unsafe { _mm256_storeu_ps(out.as_mut_ptr(), reduce_8(sums)) };
     }
     for (out, row) in rest.iter_mut().zip(rows_left.chunks_exact(length)) {
@@ -106,7 +106,7 @@ fn dots_of_short<L: Load>(x: Spaced<'_>, w: Rows<'_>, out: &mut [f32]) {
     }
 }
 
-/// [`dots`] of T tokens, R rows at a time.
+/// Computes [`dots`] of T tokens, R rows at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dots_of_tokens<L: Load, const T: usize, const R: usize>(
     x: Spaced<'_>,
@@ -131,7 +131,7 @@ fn dots_of_tokens<L: Load, const T: usize, const R: usize>(
     }
 }
 
-/// The dot products of the first T tokens with `rows`, R consecutive rows of weights.
+/// Returns the dot products of the first T tokens with `rows`, R consecutive rows of weights.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn products<L: Load, const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8]) -> [[f32; T]; R] {
     let mut out = [[0.0; T]; R];
@@ -145,8 +145,8 @@ fn products<L: Load, const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8])
     out
 }
 
-/// [`products`] over the stretch that begins at input `start`: the 16 partial sums of each output, with the first eight
-/// already added to the last eight.
+/// Computes [`products`] over the stretch that begins at input `start`. Returns the 16 partial sums of each output,
+/// with the first eight already added to the last eight.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn stretch<L: Load, const T: usize, const R: usize>(
@@ -157,8 +157,8 @@ fn stretch<L: Load, const T: usize, const R: usize>(
     let (x_row, length) = (x.stride(), x.width * L::SIZE);
     assert!(x.values.len() >= T * x_row && rows.len() == R * length && start < x.width);
     let mut sums = [[[_mm256_setzero_ps(); 2]; T]; R];
-    // SAFETY of its uses: `w` points at 16 weights in each of R rows, `w_row` bytes apart. `x` points at as many
-    // activations of T tokens.
+    // SAFETY of its uses: `w` points at 16 weights in each of R rows, `w_row` bytes apart. `x` points at 16 activations
+    // of each of T tokens.
     let step = |sums: &mut [[[__m256; 2]; T]; R], x: *const f32, w: *const u8, w_row: usize| unsafe {
         let mut weights = [[_mm256_setzero_ps(); 2]; R];
         for row in 0..R {
@@ -184,7 +184,7 @@ fn stretch<L: Load, const T: usize, const R: usize>(
             _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD).cast());
         } else {
             for row in 0..R {
-                // For rows side by side, the hardware prefetcher does not read far enough ahead.
+                // If rows are read side by side, the hardware prefetcher does not read far enough ahead.
                 _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add((R + row) * length).cast());
             }
         }
@@ -193,7 +193,8 @@ fn stretch<L: Load, const T: usize, const R: usize>(
     }
     let left = count % LANES * L::SIZE;
     if left > 0 {
-        // AVX2 has no masked loads of two bytes. The end of an activation's row is padded with zeros.
+        // AVX2 has no masked loads of 16-bit values, so the last weights are copied. Rows of activations are already
+        // padded with zeros.
         let mut padded = [[0_u8; 4 * LANES]; R];
         for (row, padded) in padded.iter_mut().enumerate() {
             let at = row * length + (start + count) * L::SIZE - left;

@@ -10,13 +10,13 @@ use llama_trace_core::ops::exp::{LARGEST, LN2_HIGH, LN2_LOW, ROUND, SMALLEST, TE
 /// The number of values in a vector.
 const WIDTH: usize = 8;
 
-/// [`ops::exp::exp`] of each lane.
+/// Computes [`ops::exp::exp`] of each lane.
 ///
 /// [`ops::exp::exp`]: llama_trace_core::ops::exp::exp
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn exp(x: __m256) -> __m256 {
-    // NaN stays NaN: with NaN these instructions return their second operand.
+    // NaN stays NaN: if an operand is NaN, these instructions return the second operand, which is `x`.
     let x = _mm256_min_ps(_mm256_set1_ps(LARGEST), _mm256_max_ps(_mm256_set1_ps(SMALLEST), x));
     let shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(LOG2_E), _mm256_set1_ps(ROUND));
     let n = _mm256_sub_ps(shifted, _mm256_set1_ps(ROUND));
@@ -35,19 +35,20 @@ fn exp(x: __m256) -> __m256 {
     _mm256_mul_ps(_mm256_mul_ps(series, power(half)), power(_mm256_sub_epi32(n, half)))
 }
 
-/// The maximum of a row, ignoring NaN, in every lane; −∞ if there is none.
+/// Returns the maximum of a row, ignoring NaN, in every lane; −∞ if there is no maximum.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn max(row: &[f32]) -> __m256 {
     let (eights, rest) = row.as_chunks::<WIDTH>();
     let mut max = _mm256_set1_ps(f32::NEG_INFINITY);
     for eight in eights {
-        // SAFETY: eight values. With NaN the instruction returns its second operand, so NaN is never the maximum.
+        // SAFETY: `eight` has eight values. If the first operand is NaN, the instruction returns the second, so NaN is
+        // never the maximum.
         max = unsafe { _mm256_max_ps(_mm256_loadu_ps(eight.as_ptr()), max) };
     }
     let mut last = [f32::NEG_INFINITY; WIDTH];
     last[..rest.len()].copy_from_slice(rest);
-    // SAFETY: eight values.
+    // SAFETY: `last` has eight values.
     max = unsafe { _mm256_max_ps(_mm256_loadu_ps(last.as_ptr()), max) };
     max = _mm256_max_ps(max, _mm256_permute2f128_ps::<1>(max, max));
     max = _mm256_max_ps(max, _mm256_permute_ps::<0b01_00_11_10>(max));
@@ -60,41 +61,41 @@ fn max(row: &[f32]) -> __m256 {
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn softmax(row: &mut [f32]) {
     let max = max(row);
-    // The first eight partial sums, and the last eight.
+    // The 16 partial sums: the first eight, and the last eight.
     let mut sums = [_mm256_setzero_ps(); 2];
     let (eights, rest) = row.as_chunks_mut::<WIDTH>();
     for (i, eight) in eights.iter_mut().enumerate() {
-        // SAFETY: eight values.
+        // SAFETY: `eight` has eight values.
         unsafe {
             let x = exp(_mm256_sub_ps(_mm256_loadu_ps(eight.as_ptr()), max));
             sums[i % 2] = _mm256_add_ps(sums[i % 2], x);
             _mm256_storeu_ps(eight.as_mut_ptr(), x);
         }
     }
-    // The rest is padded with values whose exponential is 0, which adds nothing to the other sums.
+    // The rest is padded with −∞. Its exponential is 0, which does not change a sum.
     let mut last = [f32::NEG_INFINITY; WIDTH];
     last[..rest.len()].copy_from_slice(rest);
     if !rest.is_empty() {
-        // SAFETY: eight values.
+        // SAFETY: `last` has eight values.
         unsafe {
             let x = exp(_mm256_sub_ps(_mm256_loadu_ps(last.as_ptr()), max));
             _mm256_storeu_ps(last.as_mut_ptr(), x);
         }
         last[rest.len()..].fill(0.0);
-        // SAFETY: eight values.
+        // SAFETY: `last` has eight values.
         let x = unsafe { _mm256_loadu_ps(last.as_ptr()) };
         let sum = &mut sums[eights.len() % 2];
         *sum = _mm256_add_ps(*sum, x);
     }
     let sum = _mm256_set1_ps(reduce(_mm256_add_ps(sums[0], sums[1])));
     for eight in eights {
-        // SAFETY: eight values.
+        // SAFETY: `eight` has eight values.
         unsafe {
             let x = _mm256_loadu_ps(eight.as_ptr());
             _mm256_storeu_ps(eight.as_mut_ptr(), _mm256_div_ps(x, sum));
         }
     }
-    // SAFETY: eight values.
+    // SAFETY: `last` has eight values.
     unsafe {
         let x = _mm256_loadu_ps(last.as_ptr());
         _mm256_storeu_ps(last.as_mut_ptr(), _mm256_div_ps(x, sum));
@@ -102,13 +103,13 @@ pub(super) fn softmax(row: &mut [f32]) {
     rest.copy_from_slice(&last[..rest.len()]);
 }
 
-/// [`ops::swiglu::silu`] of eight values.
+/// Computes [`ops::swiglu::silu`] of eight values.
 ///
 /// [`ops::swiglu::silu`]: llama_trace_core::ops::swiglu::silu
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn silu_8(x: &[f32; WIDTH], out: &mut [f32; WIDTH]) {
-    // SAFETY: eight values each.
+    // SAFETY: `x` and `out` have eight values each.
     unsafe {
         let x = _mm256_loadu_ps(x.as_ptr());
         let e = exp(_mm256_xor_ps(x, _mm256_set1_ps(-0.0)));

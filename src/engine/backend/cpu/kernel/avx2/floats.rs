@@ -14,7 +14,7 @@ use llama_trace_core::ops::matmul::STRETCH;
 /// The number of values in a vector.
 const WIDTH: usize = 8;
 
-/// See [`super::super::Isa::dots`]. For blocks, in float32.
+/// See [`super::super::Isa::dots`]. For blocks in float32 precision.
 pub(in super::super) fn dots_of_floats(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let (mut x, mut out) = (x, out);
     while !out.is_empty() {
@@ -57,13 +57,13 @@ fn rows<F: Unpack, const T: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [
     }
 }
 
-/// sums += the products of a chunk with the activations from input `first` on.
+/// Adds the products of a chunk with the activations, from input `first` on, to `sums`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn add_chunk<F: Format, const T: usize>(x: Spaced<'_>, first: usize, w: &Chunk, sums: &mut [[__m256; 2]; T]) {
     let (mut scales, mut minima) = ([[0.0; GROUPS]; 2], [[0.0; GROUPS]; 2]);
     for run in 0..GROUP / F::RUN {
-        // SAFETY: eight values each.
+        // SAFETY: every row of `scales` and `minima` has eight values.
         unsafe {
             _mm256_storeu_ps(scales[run].as_mut_ptr(), w.scales[run]);
             if F::MINIMA {
@@ -73,11 +73,11 @@ fn add_chunk<F: Format, const T: usize>(x: Spaced<'_>, first: usize, w: &Chunk, 
     }
     for group in 0..GROUPS.min((x.width - first) / GROUP) {
         let mut quants = [0_u8; GROUP];
-        // SAFETY: 32 bytes.
+        // SAFETY: `quants` has 32 bytes.
         unsafe { _mm256_storeu_si256(quants.as_mut_ptr().cast(), w.quants[group]) };
         for (eight, quants) in quants.as_chunks::<WIDTH>().0.iter().enumerate() {
             let run = eight * WIDTH / F::RUN;
-            // SAFETY: eight bytes.
+            // SAFETY: `quants` has eight bytes.
             let quants = _mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(quants.as_ptr().cast()) });
             let quants = _mm256_sub_epi32(quants, _mm256_set1_epi32(i32::from(F::OFFSET)));
             let mut values = _mm256_mul_ps(_mm256_set1_ps(scales[run][group]), _mm256_cvtepi32_ps(quants));

@@ -14,7 +14,7 @@ use crate::backend::cpu::kernel::rows::with_format;
 use llama_trace_core::ops::blocks::GROUP;
 use llama_trace_core::tensor::Dtype;
 
-/// The number of activation rows at a time. For more rows, tiles are built.
+/// The maximum number of rows of activations that are multiplied at a time. For more rows, tiles are built.
 const TOKENS: usize = 3;
 
 /// The prefetch distance for weights, in bytes.
@@ -64,7 +64,7 @@ unsafe fn rows<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mu
     }
 }
 
-/// [`rows`] of T tokens from `first` on; their sums are in registers.
+/// Computes [`rows`] for T tokens, from `first` on. Their sums are in registers.
 ///
 /// # Safety
 /// The conditions of [`add_products`].
@@ -80,7 +80,8 @@ unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
     let mut padding = Padding::new();
     for number in 0..w.count() {
         let row = Row::of(w, number);
-        // The sums of the next chunk, and those of the chunk after it.
+        // Each token has two vectors of sums, which the chunks use in turn: that of the next chunk, and that of the
+        // chunk after it.
         let mut sums = [[_mm256_setzero_ps(); 2]; T];
         for chunk in 0..chunks {
             prefetch(row.bytes, chunk * S::BYTES, S::BYTES);
@@ -88,7 +89,7 @@ unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
             // SAFETY: this function has the same features.
             unsafe { S::take(row.part(chunk, S::BYTES, S::SCALES, &mut padding), &mut w) };
             for t in 0..T {
-                // SAFETY: `x` lives, each token has `chunks` chunks, and the caller guarantees the rest.
+                // SAFETY: `x` is alive, and each token has `chunks` chunks. The caller guarantees the rest.
                 let sum = unsafe { add_chunk::<S, VNNI>(&tokens[t], chunk, &w, sums[t][0]) };
                 sums[t] = [sums[t][1], sum];
             }
@@ -109,7 +110,7 @@ pub(in crate::backend::cpu::kernel) struct Activations {
 }
 
 impl Activations {
-    /// The first `chunks` chunks of row `row`. While `x` lives, each pointer points at `chunks` of them.
+    /// Returns the first `chunks` chunks of row `row`. While `x` is alive, each pointer points at `chunks` chunks.
     pub(in crate::backend::cpu::kernel) fn of(x: &Padded, row: usize, chunks: usize) -> Self {
         let x = x.row(row);
         let values = |values: &[[i8; GROUP]]| values.as_flattened().as_chunks().0[..chunks].as_ptr();
@@ -124,7 +125,8 @@ impl Activations {
     }
 }
 
-/// Prefetches the weights [`AHEAD`] after the `bytes` bytes of `row` from `at` on; the rows of a matrix are contiguous.
+/// Prefetches `bytes` bytes of weights, [`AHEAD`] bytes after position `at` of `row`. They may be in a later row,
+/// because the rows of a matrix are contiguous.
 #[target_feature(enable = "sse")]
 #[inline]
 pub(in crate::backend::cpu::kernel) fn prefetch(row: &[u8], at: usize, bytes: usize) {
@@ -134,7 +136,8 @@ pub(in crate::backend::cpu::kernel) fn prefetch(row: &[u8], at: usize, bytes: us
     }
 }
 
-/// See [`super::super::Kernel::multiply_limit`]. Computes 32 products of int8 values twice for each 16 values.
+/// See [`super::super::Kernel::multiply_limit`]. Computes two vectors of 32 int8 products in place of 16 float32
+/// products.
 pub(in crate::backend::cpu::kernel) fn multiply<const VNNI: bool>(rounds: usize, factor: i32) -> f32 {
     #[target_feature(enable = "avx2")]
     fn inner<const VNNI: bool>(rounds: usize, factor: i32) -> i32 {
@@ -155,10 +158,10 @@ pub(in crate::backend::cpu::kernel) fn multiply<const VNNI: bool>(rounds: usize,
     unsafe { inner::<VNNI>(rounds, factor) as f32 }
 }
 
-/// sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group per lane.
+/// Returns sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group per lane.
 ///
 /// # Safety
-/// The activations live and have the chunk. If VNNI, the conditions of [`add_products`] hold.
+/// The activations are alive and have this chunk. If VNNI, the conditions of [`add_products`] hold.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: bool>(
@@ -167,12 +170,12 @@ pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: b
     w: &Chunk,
     sums: __m256,
 ) -> __m256 {
-    // SAFETY of their uses: the caller guarantees eight values; no load needs alignment.
+    // SAFETY of their uses: the caller guarantees eight values. The loads need no alignment.
     let floats = |values: *const [f32; GROUPS]| unsafe { _mm256_loadu_ps(values.add(chunk).cast()) };
     let whole = |values: *const [i32; GROUPS]| unsafe { _mm256_loadu_si256(values.add(chunk).cast()) };
     let x_scale = floats(x.scales);
-    // The sum of two products of bytes fits into 16 bits up to 2 · 128 · 127. If q can exceed 127, it is multiplied as
-    // a signed value.
+    // The instruction adds two products of bytes in 16 bits, which is exact up to 2 · 128 · 127. So q is multiplied as
+    // a signed value if it can exceed 127.
     let signed = S::OFFSET == 128 && !VNNI;
     let mut products = [_mm256_setzero_si256(); GROUPS];
     for (group, product) in products.iter_mut().enumerate() {
@@ -192,7 +195,7 @@ pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: b
     let mut halves = half_sums::<S, VNNI>(products);
     if S::OFFSET != 0 && !signed {
         for (half, sum) in halves.iter_mut().enumerate() {
-            // OFFSET is a power of two.
+            // The shift multiplies by OFFSET, which is a power of two.
             let x_sum = whole(x.half_sums[half]);
             let offset = _mm256_sll_epi32(x_sum, _mm_cvtsi32_si128(S::OFFSET.trailing_zeros() as i32));
             *sum = _mm256_sub_epi32(*sum, offset);
@@ -221,13 +224,13 @@ pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: b
     _mm256_fmadd_ps(x_scale, term, sums)
 }
 
-/// The sums of the first 16 values of each of eight groups, and of the second 16, one group per lane. `products` has
-/// one vector for each group: sums of two adjacent products in 16 bits, or of four in 32 bits if VNNI.
+/// Returns the sums of the first 16 products of each of eight groups, and of the second 16, one group per lane.
+/// `products` has one vector for each group: sums of two adjacent products in 16 bits, or of four in 32 bits if VNNI.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn half_sums<S: Source, const VNNI: bool>(products: [__m256i; GROUPS]) -> [__m256i; 2] {
     let widened = |pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    // If two such sums fit into 16 bits, they are added before they are widened.
+    // If the sum of two sums in 16 bits also fits into 16 bits, they are added before they are widened.
     let early = 4 * 127 * S::MOST as usize <= i16::MAX as usize;
     let two = |i: usize| {
         let [a, b] = match VNNI || early {
@@ -240,7 +243,7 @@ fn half_sums<S: Source, const VNNI: bool>(products: [__m256i; GROUPS]) -> [__m25
             false => _mm256_add_epi32(low, high),
         }
     };
-    // Each 128-bit part, which is one half of the groups, then holds the sums of four groups.
+    // Each 128-bit part holds one half of the groups: the sums of four groups.
     let four = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
     let (low, high) = (four(two(0), two(1)), four(two(2), two(3)));
     [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]

@@ -3,7 +3,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// sum + the products of unsigned `q` with signed `x`, added in fours.
+/// Returns sum + the products of unsigned `q` with signed `x`, added in fours.
 ///
 /// # Safety
 /// The processor has AVX-VNNI.

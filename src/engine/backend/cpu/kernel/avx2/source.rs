@@ -15,32 +15,32 @@ pub(in crate::backend::cpu::kernel) trait Source {
     const MOST: u8;
     const MINIMA: bool;
 
-    /// Whether the scales are stored separately from the values. Such a scale is multiplied with the scale of the
-    /// activations first, not with the integers.
+    /// Whether the scales are stored separately from the values. If so, the two scales of weights and activations are
+    /// multiplied with each other first, and then with the integers.
     const SCALES_APART: bool;
 
-    /// The bytes of a chunk of eight groups, without separate scales.
+    /// The size of a chunk of eight groups in bytes, without separate scales.
     const BYTES: usize;
 
     /// The number of separate scales of a chunk.
     const SCALES: usize = if Self::SCALES_APART { GROUPS } else { 0 };
 
-    /// Unpacks the result of [`Row::part`] into `chunk`. It writes in place: a returned chunk would be copied, and so
-    /// read before its stores are complete.
+    /// Unpacks the result of [`Row::part`] into `chunk`. It writes in place, because a returned chunk would be copied,
+    /// and the copy would read it before its stores are complete.
     ///
     /// # Safety
     /// The processor has the features of the kernel.
     unsafe fn take(part: Part<'_>, chunk: &mut Chunk);
 }
 
-/// The stored weights of a chunk: its bytes, and a scale for each group if scales are separate.
+/// The stored weights of a chunk: the bytes, and a scale for each group if the scales are separate.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu::kernel) struct Part<'a> {
     pub(in crate::backend::cpu::kernel) bytes: &'a [u8],
     pub(in crate::backend::cpu::kernel) scales: &'a [[u8; 4]],
 }
 
-/// The bytes of the largest part, which is of `Q8_0`.
+/// The size of the largest part in bytes, which is that of `Q8_0`.
 const MAX_BYTES: usize = CHUNK_GROUPS * <Q8_0 as Format>::BYTES;
 
 /// A buffer for the last part of a row, if that part is incomplete.
@@ -70,12 +70,12 @@ impl Padding {
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu::kernel) struct Row<'a> {
     pub(in crate::backend::cpu::kernel) bytes: &'a [u8],
-    /// The scales of its groups, if they are separate.
+    /// The scales of the row's groups, if they are separate.
     scales: &'a [[u8; 4]],
 }
 
 impl<'a> Row<'a> {
-    /// Row `row` of blocks, or of int8 values in groups of 32.
+    /// Returns row `row` of blocks, or of int8 values in groups of 32.
     #[inline]
     pub(in crate::backend::cpu::kernel) fn of(w: Rows<'a>, row: usize) -> Self {
         let scales = w.scales.map_or(&[][..], |scales| {
@@ -85,8 +85,8 @@ impl<'a> Row<'a> {
         Self { bytes: w.row(row), scales }
     }
 
-    /// Part number `number` of the row. A part has `bytes` bytes, and `scales` scales if they are separate. If it
-    /// reaches past the end of the row, it is copied to `padding` and filled with zeros.
+    /// Returns part number `number` of the row. A part has `bytes` bytes, and `scales` scales if they are separate. If
+    /// it reaches past the end of the row, it is copied to `padding` and padded with zeros.
     #[inline(always)]
     pub(in crate::backend::cpu::kernel) fn part(
         self,
@@ -134,11 +134,11 @@ impl Source for Int8 {
     unsafe fn take(part: Part<'_>, chunk: &mut Chunk) {
         let groups = part.bytes[..Self::BYTES].as_chunks::<GROUP>().0;
         for (bytes, quants) in groups.iter().zip(&mut chunk.quants) {
-            // SAFETY: 32 bytes.
+            // SAFETY: a group has 32 bytes.
             let values = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
             *quants = _mm256_xor_si256(values, _mm256_set1_epi8(-128));
         }
-        // SAFETY: eight values.
+        // SAFETY: the slice has eight values.
         chunk.scales[0] = unsafe { _mm256_loadu_ps(part.scales[..GROUPS].as_ptr().cast()) };
     }
 }

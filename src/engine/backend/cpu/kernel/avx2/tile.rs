@@ -53,7 +53,7 @@ const VECTORS: usize = ROWS / WIDTH;
 /// The prefetch distance of [`sum`] for activations, in values.
 const X_AHEAD: usize = 768;
 
-/// The number of float32 values in a cache line, and of bfloat16 values.
+/// The number of float32 values in a cache line, and the number of bfloat16 values.
 const LINE: usize = 16;
 const LINE_BF16: usize = 32;
 
@@ -83,8 +83,8 @@ fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) 
             for _ in 0..3 {
                 step();
             }
-            // The next tile's activations follow. They are in a cache level from which the hardware prefetcher does not
-            // read past a page.
+            // The next tile's activations follow this tile's activations in memory. They are in a cache level from
+            // which the hardware prefetcher does not read beyond a page.
             let ahead = step().wrapping_add(X_AHEAD);
             _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
             _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(LINE).cast());
@@ -108,12 +108,12 @@ fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) 
     }
 }
 
-/// See [`gemm::pack`]: eight rows × eight numbers of 32 bits are transposed in registers.
+/// See [`gemm::pack`]. Transposes eight rows × eight numbers of 32 bits in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
     let stride = gemm::panel_stride(inputs.len(), ROWS);
     assert!(panel.len() == LANES * stride && scratch.len() >= LANES * gemm::BLOCK);
-    // The position of the vector of eight rows for `input` and `v`.
+    // Returns the position of vector `v` of the rows for `input`.
     let at = |input: usize, v: usize| {
         let input = input - inputs.start;
         input % LANES * stride + input / LANES * ROWS + v * WIDTH

@@ -1,9 +1,9 @@
 //! Products in int8 with many tokens, for AVX2: tiles of four tokens with panels of 16 rows of weights, one row per
 //! lane.
 //!
-//! Without AVX-VNNI, an instruction multiplies bytes and adds adjacent products in 16 bits. For weights of few bits,
-//! several of these sums are added in 16 bits before they are widened. Weights of eight bits are widened in the panel
-//! instead, and multiplied by an instruction that adds adjacent products in 32 bits.
+//! Without AVX-VNNI, there are two ways. An instruction multiplies bytes and adds adjacent products in 16 bits. If
+//! weights have few bits, several of these sums are added in 16 bits before they are widened. Weights of eight bits are
+//! widened to 16 bits in the panel instead. Then an instruction multiplies them and adds adjacent products in 32 bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -37,20 +37,20 @@ thread_local! {
 /// 16 rows of weights, one per lane.
 #[derive(Default)]
 struct Panel {
-    /// (group, quad): four adjacent q. If widened, (group, quad, 2): the first and the third, then the second and the
-    /// fourth, with the offset subtracted.
+    /// (group, quad): the four adjacent q of a quad. If widened, (group, quad, 2): the first and the third q of a quad,
+    /// then the second and the fourth, with the offset subtracted.
     values: Vec<[__m256i; VECTORS]>,
-    /// (group), of the first run and of the second.
+    /// (group): the scales of the first run, and of the second run.
     scales: [Vec<[__m256; VECTORS]>; 2],
     minima: [Vec<[__m256; VECTORS]>; 2],
 }
 
-/// Whether weights are widened.
+/// Whether weights are widened to 16 bits.
 const fn is_wide<S: Source>(vnni: bool) -> bool {
     !vnni && S::MOST > 127
 }
 
-/// The number of quads whose sums fit into 16 bits.
+/// The number of quads whose sum fits into 16 bits.
 const fn quads_at_once<S: Source>() -> usize {
     (i16::MAX as usize) / (2 * 127 * S::MOST as usize)
 }
@@ -58,7 +58,7 @@ const fn quads_at_once<S: Source>() -> usize {
 /// See [`super::super::Isa::q8`].
 ///
 /// # Safety
-/// The processor has AVX-VNNI, if VNNI.
+/// If VNNI, the processor has AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn panels<S: Source, const VNNI: bool>(
     x: &Tiles,
@@ -77,7 +77,7 @@ pub(super) unsafe fn panels<S: Source, const VNNI: bool>(
                 let sums = &mut sums[group % LANES];
                 // SAFETY: guaranteed by the caller.
                 unsafe {
-                    // Processes as many vectors at once as there are registers for their sums.
+                    // Processes both vectors at once if there are registers for their sums.
                     if S::RUN == GROUP && (VNNI || is_wide::<S>(VNNI) || quads_at_once::<S>() >= QUADS) {
                         multiply::<S, VNNI, 2>(x, tile * groups + group, &panel, group, 0, sums);
                     } else {
@@ -96,7 +96,7 @@ pub(super) unsafe fn panels<S: Source, const VNNI: bool>(
                         }
                         width /= 2;
                     }
-                    // SAFETY: eight values.
+                    // SAFETY: the slice has eight values.
                     unsafe { _mm256_storeu_ps(row[v * WIDTH..][..WIDTH].as_mut_ptr(), sums[0][t][v]) };
                 }
                 out[first..first + count].copy_from_slice(&row[..count]);
@@ -106,8 +106,8 @@ pub(super) unsafe fn panels<S: Source, const VNNI: bool>(
     PANEL.set(panel);
 }
 
-/// sums += the products of group `group` of the panel's V vectors from `from` on with those of a tile of tokens. `at`
-/// is the index of the tile's group.
+/// Multiplies group `group` of the panel with the same group of a tile of tokens, and adds the products to `sums`. It
+/// uses V vectors of the panel, from `from` on. `at` is the index of the tile's group in `x`.
 ///
 /// # Safety
 /// The conditions of [`panels`].
@@ -163,7 +163,7 @@ unsafe fn multiply<S: Source, const VNNI: bool, const V: usize>(
     }
 }
 
-/// The integer sums of run number `run` of a group; the arguments are those of [`multiply`].
+/// Returns the integer sums of run number `run` of a group. The arguments are those of [`multiply`].
 ///
 /// # Safety
 /// The conditions of [`panels`].
@@ -240,7 +240,7 @@ unsafe fn sums_of_run<S: Source, const VNNI: bool, const V: usize>(
     floats(whole)
 }
 
-/// terms += the minima of a run, times the sums of the run's activations.
+/// Adds the minima of a run, times the sums of the run's activations, to `terms`.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn add_minima<const V: usize>(
@@ -268,7 +268,7 @@ fn floats<const V: usize>(whole: [[__m256i; V]; TOKENS]) -> [[__m256; V]; TOKENS
     floats
 }
 
-/// `x` in every lane. Before assembly, the compiler would need two instructions for this.
+/// Returns `x` in every lane. In assembly, because the compiler would use two instructions.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn broadcast(x: &i32) -> __m256i {
@@ -285,19 +285,19 @@ fn broadcast(x: &i32) -> __m256i {
     all
 }
 
-/// Returns `sum` and hides from the compiler that it is a sum. The compiler would otherwise add several sums in another
-/// order, which needs more registers than there are.
+/// Returns `sum`, and hides from the compiler how it was computed. Otherwise the compiler would add several sums in
+/// another order, which needs more registers than there are.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn one_by_one(sum: __m256i) -> __m256i {
     let mut sum = sum;
-    // SAFETY: there is no instruction.
+    // SAFETY: the assembly has no instruction.
     unsafe { asm!("/* {sum} */", sum = inout(ymm_reg) sum, options(pure, nomem, nostack, preserves_flags)) };
     sum
 }
 
 impl Panel {
-    /// Packs `count` ≤ 16 rows of `w` from `first` on. Missing rows are replaced by the last one.
+    /// Packs `count` rows of `w`, at most 16, from `first` on. Missing rows are replaced by the last one.
     #[target_feature(enable = "avx2,fma,f16c")]
     fn fill<S: Source, const VNNI: bool>(&mut self, w: Rows<'_>, first: usize, count: usize) {
         let rows: [Row<'_>; ROWS] = std::array::from_fn(|i| Row::of(w, first + i.min(count - 1)));

@@ -8,7 +8,7 @@ use llama_trace_core::ops::blocks::{
     Format, GROUP, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, six_bits,
 };
 
-/// The number of groups in a chunk, which is the number of sums in a vector.
+/// The number of groups in a chunk. A vector has one sum for each of them.
 pub(in crate::backend::cpu::kernel) const GROUPS: usize = 8;
 
 /// The number of values in a chunk.
@@ -16,9 +16,9 @@ pub(super) const VALUES: usize = GROUPS * GROUP;
 
 /// Eight groups of a row.
 pub(in crate::backend::cpu::kernel) struct Chunk {
-    /// The q of one group each, before the offset is subtracted.
+    /// For each group, its 32 q, before the offset is subtracted.
     pub(super) quants: [__m256i; GROUPS],
-    /// The scales of the first run of each group, and of the second if runs are half a group.
+    /// The scales of the first run of each group, and those of the second run if a run is half a group.
     pub(super) scales: [__m256; 2],
     /// The minima of the same runs, if the format has them.
     pub(super) minima: [__m256; 2],
@@ -30,7 +30,7 @@ impl Chunk {
         VALUES / F::VALUES * F::BYTES
     }
 
-    /// A chunk of zeros.
+    /// Returns a chunk of zeros.
     #[target_feature(enable = "avx2")]
     #[inline]
     pub(in crate::backend::cpu::kernel) fn zeros() -> Self {
@@ -38,7 +38,7 @@ impl Chunk {
         Self { quants: [_mm256_setzero_si256(); GROUPS], scales: none, minima: none }
     }
 
-    /// Unpacks the blocks of eight groups.
+    /// Unpacks the blocks of eight groups into this chunk.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     pub(super) fn take<F: Unpack>(&mut self, blocks: &[u8]) {
@@ -51,7 +51,7 @@ impl Chunk {
             *quants = unsafe { F::part(blocks.add(i * GROUP / F::VALUES * F::BYTES), part) };
         }
         if let Some(table) = F::TABLE {
-            // SAFETY: 16 bytes.
+            // SAFETY: the table has 16 bytes.
             let table = unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())) };
             for quants in &mut self.quants {
                 *quants = _mm256_shuffle_epi8(table, *quants);
@@ -62,13 +62,13 @@ impl Chunk {
 
 /// A format whose blocks AVX2 unpacks.
 pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
-    /// [`Format::codes`] of group number `part` of a block.
+    /// Returns [`Format::codes`] of group number `part` of a block.
     ///
     /// # Safety
     /// `block` points at the block, and the processor has the features of the kernel.
     unsafe fn part(block: *const u8, part: usize) -> __m256i;
 
-    /// The scales of the runs of eight groups, and their minima, in the layout of [`Chunk`].
+    /// Returns the scales of the runs of eight groups, and their minima, in the layout of [`Chunk`].
     ///
     /// # Safety
     /// `blocks` points at the blocks of eight groups, and the processor has the features of the kernel.
@@ -76,14 +76,14 @@ pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
     #[inline]
     unsafe fn numbers(blocks: *const u8) -> [[__m256; 2]; 2] {
         if Self::HALVES {
-            // SAFETY: blocks begin with these halves; formats with minima have a second one.
+            // SAFETY: a block begins with a float16 value, and with a second one if the format has minima.
             let half = |at: usize| unsafe { halves(blocks.add(at), Self::BYTES) };
             let none = _mm256_setzero_ps();
             return [[half(0), none], [if Self::MINIMA { half(2) } else { none }, none]];
         }
         // SAFETY: the caller guarantees this many blocks.
         let blocks = unsafe { std::slice::from_raw_parts(blocks, Chunk::bytes::<Self>()) };
-        // SAFETY: two vectors of eight values.
+        // SAFETY: `numbers` has 16 values, two vectors of eight.
         numbers::<Self, { 2 * GROUPS }>(blocks).map(|numbers| unsafe {
             let both = [_mm256_loadu_ps(numbers.as_ptr()), _mm256_loadu_ps(numbers.as_ptr().add(8))];
             if Self::RUN == GROUP { both } else { first_and_second(both) }
@@ -91,7 +91,7 @@ pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
     }
 }
 
-/// The float16 values at `first` and after each further `stride` bytes.
+/// Returns the eight float16 values at `first` and at each further `stride` bytes, as float32.
 ///
 /// # Safety
 /// The conditions of [`words`].
@@ -104,16 +104,17 @@ unsafe fn halves(first: *const u8, stride: usize) -> __m256 {
     _mm256_cvtph_ps(_mm_packus_epi32(low, high))
 }
 
-/// The two bytes at `first` and after each further `stride` bytes, one pair per lane. Each pair is loaded as part of a
-/// vector that already has it in its lane, because single loads would take one shuffle each.
+/// Returns the two bytes at `first` and at each further `stride` bytes, one pair per lane. Each pair is loaded as part
+/// of a vector that has it in the right lane, because loading it alone would take a shuffle.
 ///
 /// # Safety
-/// There are eight strides of `stride` ≥ 18 bytes. The first of them begins up to four bytes before `first`.
+/// There are eight pieces of `stride` ≥ 18 bytes, one after the other. The first piece begins at most four bytes before
+/// `first`.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(in crate::backend::cpu::kernel) unsafe fn words(first: *const u8, stride: usize) -> __m256i {
-    // SAFETY: vector i begins so that its lane i is i strides after `first`. The vector with the last end ends 4 bytes
-    // into the eighth stride.
+    // SAFETY: lane i of vector i is i strides after `first`. The vector that ends last ends 4 bytes after the eighth
+    // stride's start.
     let at = |i: usize| unsafe { _mm256_loadu_si256(first.add(i * (stride - 4)).cast()) };
     let mut words = at(0);
     words = _mm256_blend_epi32::<0b0000_0010>(words, at(1));
@@ -126,10 +127,10 @@ pub(in crate::backend::cpu::kernel) unsafe fn words(first: *const u8, stride: us
     _mm256_and_si256(words, _mm256_set1_epi32(0xffff))
 }
 
-/// The float16 value in the first two bytes, in every lane.
+/// Returns the float16 value in the first two bytes as float32, in every lane.
 ///
 /// # Safety
-/// There are two bytes.
+/// `bytes` points at two bytes.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 unsafe fn half(bytes: *const u8) -> __m256 {
@@ -137,23 +138,25 @@ unsafe fn half(bytes: *const u8) -> __m256 {
     _mm256_cvtph_ps(_mm_set1_epi16(unsafe { bytes.cast::<i16>().read_unaligned() }))
 }
 
-/// Separates 16 numbers of runs of 16 values: those of the first run of each group, and those of the second.
+/// Separates the 16 numbers of eight groups with two runs each: those of the first run of each group, and those of the
+/// second.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn first_and_second([low, high]: [__m256; 2]) -> [__m256; 2] {
     let order =
         |numbers: __m256| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(numbers)));
-    // Within each 128-bit part: first the low numbers, then the high ones.
+    // Within each 128-bit part, the shuffle returns first the numbers of `low`, then those of `high`. `order` sorts the
+    // parts.
     [
         order(_mm256_shuffle_ps::<0b10_00_10_00>(low, high)),
         order(_mm256_shuffle_ps::<0b11_01_11_01>(low, high)),
     ]
 }
 
-/// The low four bits of 16 bytes, and then the high four.
+/// Returns the low four bits of 16 bytes, and then the high four bits of the same bytes.
 ///
 /// # Safety
-/// There are 16 bytes.
+/// `bytes` points at 16 bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn nibbles(bytes: *const u8) -> __m256i {
@@ -163,16 +166,16 @@ unsafe fn nibbles(bytes: *const u8) -> __m256i {
     _mm256_and_si256(shifted, _mm256_set1_epi8(15))
 }
 
-/// `codes` with a fifth bit. The fifth bit of value j is bit j of the u32 at `fifths`.
+/// Returns `codes` with a fifth bit. The fifth bit of value j is bit j of the u32 at `fifths`.
 ///
 /// # Safety
-/// `fifths` has four bytes.
+/// `fifths` points at four bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn with_fifths(codes: __m256i, fifths: *const u8) -> __m256i {
     // SAFETY: guaranteed by the caller.
     let all = _mm256_set1_epi32(unsafe { fifths.cast::<i32>().read_unaligned() });
-    // Each of its bytes is repeated for eight values; then the bit of each value is selected.
+    // Repeats each byte for its eight values. Then selects the bit of each value.
     let order = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
     let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
     let bits = _mm256_and_si256(_mm256_shuffle_epi8(all, order), bit);
@@ -180,10 +183,10 @@ unsafe fn with_fifths(codes: __m256i, fifths: *const u8) -> __m256i {
     _mm256_or_si256(codes, fifth)
 }
 
-/// 32 bytes: bit `from` of each is shifted to bit `to`, and the bits outside `mask` are cleared.
+/// Shifts bit `from` of each of 32 bytes to bit `to`, and clears the bits outside `mask`.
 ///
 /// # Safety
-/// There are 32 bytes.
+/// `bytes` points at 32 bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn bits(bytes: *const u8, from: usize, to: usize, mask: i8) -> __m256i {
@@ -195,7 +198,7 @@ unsafe fn bits(bytes: *const u8, from: usize, to: usize, mask: i8) -> __m256i {
     _mm256_and_si256(moved, _mm256_set1_epi8(mask))
 }
 
-/// [`Unpack::numbers`] of a block of `Q4_K` or `Q5_K`.
+/// Returns [`Unpack::numbers`] of a block of `Q4_K` or `Q5_K`.
 ///
 /// # Safety
 /// `block` points at one block.
@@ -211,7 +214,8 @@ unsafe fn six_bit_numbers(block: *const u8) -> [[__m256; 2]; 2] {
     [[_mm256_mul_ps(d, float(s)), none], [minima, none]]
 }
 
-/// Implements [`Unpack`] for a format: its codes, and its scales and minima if the default implementation is slow.
+/// Implements [`Unpack`] for a format. Arguments: the code that returns its codes, and the code that returns its scales
+/// and minima, if the default implementation is slow.
 macro_rules! unpack {
     ($format:ty, |$block:ident, $part:pat_param| $codes:expr $(, |$blocks:ident| $numbers:expr)?) => {
         impl Unpack for $format {

@@ -13,7 +13,7 @@ use llama_trace_core::ops::matmul::{LANES, STRETCH};
 /// The width of the narrowest heads in practice. Two of their keys fill one vector.
 const HALF: usize = LANES / 2;
 
-/// [`ops::attention::qk`] for 16 keys at a time; their 16 sums are reduced together.
+/// Computes [`ops::attention::qk`] for 16 keys at a time. Their 16 sums are reduced together.
 pub(in super::super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     fn inner(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
@@ -33,7 +33,7 @@ pub(in super::super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut
     unsafe { inner(query, keys, stride, out) }
 }
 
-/// [`qk`] of up to 16 keys, or of exactly 16 if `WHOLE`.
+/// Computes [`qk`] for up to 16 keys, or for exactly 16 if `WHOLE`.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 fn of_block<const WHOLE: bool>(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
@@ -48,7 +48,7 @@ fn of_block<const WHOLE: bool>(query: &[f32], keys: &[f32], stride: usize, out: 
             std::array::from_fn(|i| {
                 let pair = _mm512_castps256_ps512(_mm256_loadu_ps(of_key(2 * i)));
                 let pair = _mm512_insertf32x8::<1>(pair, _mm256_loadu_ps(of_key(2 * i + 1)));
-                // Starts from 0, like the sums of whole vectors, so −0 becomes 0.
+                // The sum starts from 0, like the sums of whole vectors. So −0 becomes 0.
                 _mm512_fmadd_ps(x, pair, _mm512_setzero_ps())
             })
         };
@@ -58,7 +58,8 @@ fn of_block<const WHOLE: bool>(query: &[f32], keys: &[f32], stride: usize, out: 
     let mut sums = [_mm512_setzero_ps(); LANES];
     for at in (0..width).step_by(LANES) {
         let mask = mask(width - at);
-        // SAFETY: the mask keeps each load inside `query` and inside the row of its key. The last row ends with `keys`.
+        // SAFETY: the mask keeps each load inside `query` and inside the row of its key. The row of the last key ends
+        // where `keys` ends.
         unsafe {
             let x = _mm512_maskz_loadu_ps(mask, query.as_ptr().add(at));
             for (key, sum) in sums.iter_mut().enumerate() {
@@ -93,7 +94,7 @@ pub(in super::super) fn pack_keys(
                     *row = unsafe { _mm512_maskz_loadu_ps(mask, key.as_ptr().add(at)) };
                 }
                 for (to, component) in packed[at..].iter_mut().zip(transpose(rows)) {
-                    // SAFETY: 16 values.
+                    // SAFETY: `to` has 16 values.
                     unsafe { _mm512_storeu_ps(to.0.as_mut_ptr(), component) };
                 }
             }
@@ -104,8 +105,8 @@ pub(in super::super) fn pack_keys(
     unsafe { inner(keys, stride, count, width, packed) }
 }
 
-/// [`ops::attention::qk`] of consecutive queries of `width` components with the packed keys in `part`. `out` begins at
-/// the first of these keys; its second element is the stride from one query to the next.
+/// Computes [`ops::attention::qk`] of consecutive queries of `width` components with the packed keys in `part`. `out`
+/// is the results, from the first of these keys on, and their stride from one query to the next.
 pub(in super::super) fn qk_packed(
     queries: &[f32],
     width: usize,
@@ -152,7 +153,8 @@ fn tiles<const Q: usize, const V: usize>(
         queries.iter().all(|query| query.len() == width) && out.iter().all(|out| out.len() >= part.len())
     );
     for first in (part.start / step * step..part.end).step_by(step) {
-        // SAFETY: the assertion checks that V blocks follow from here on: `first` is below the part's end.
+        // SAFETY: `first` is below the part's end. So the assertion checks that there are V blocks of keys from `first`
+        // on.
         let sums = unsafe { sums::<Q, V>(queries, &packed[first / LANES * width..]) };
         for (sums, out) in sums.into_iter().zip(&mut out) {
             for (v, sums) in sums.into_iter().enumerate() {
@@ -168,8 +170,8 @@ fn tiles<const Q: usize, const V: usize>(
     }
 }
 
-/// The products of Q queries with V vectors of keys, summed like [`ops::matmul::dot`]: first the partial sums of the
-/// components with the same remainder modulo 16, then these by halves.
+/// Returns the products of Q queries with V vectors of keys, summed like [`ops::matmul::dot`]: first the components
+/// with the same remainder modulo 16 are summed, then these partial sums are added by halves.
 ///
 /// # Safety
 /// `blocks` has V blocks, each with as many components as a query.
@@ -210,8 +212,8 @@ unsafe fn sums<const Q: usize, const V: usize>(queries: [&[f32]; Q], blocks: &[A
     add(of_8(0), of_8(1))
 }
 
-/// [`ops::attention::mix`] of several rows of `count` weights with the values of as many keys. `apart` is the distance
-/// between the starts of the rows. `out` holds consecutive rows of `width` components.
+/// Computes [`ops::attention::mix`] of several rows of `count` weights with the values of `count` keys. `apart` is the
+/// distance between the starts of the rows. `out` holds consecutive rows of `width` components.
 pub(in super::super) fn mix(
     weights: &[f32],
     (count, apart): (usize, usize),
@@ -242,7 +244,7 @@ pub(in super::super) fn mix(
     }
 }
 
-/// Q rows, up to V vectors of components at a time; their sums are in registers.
+/// Computes Q rows, up to V vectors of components at a time. Their sums are in registers.
 #[target_feature(enable = "avx512f")]
 fn rows<const Q: usize, const V: usize>(
     weights: [&[f32]; Q],

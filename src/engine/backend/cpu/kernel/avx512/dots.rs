@@ -9,18 +9,18 @@ use super::{mask, prefetch, prefetch_far, prefetch_near, reduce, reduce_16};
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
 use llama_trace_core::tensor::Dtype;
 
-/// For rows up to this long, 16 sums are computed at a time and reduced together. Reducing them one by one would take
-/// as long as computing them.
+/// Maximum number of inputs of a short row. For short rows, 16 sums are computed at a time and reduced together.
+/// Reducing them one by one would take as long as computing them.
 const SHORT: usize = 512;
 
 /// The prefetch distance in bytes for weights that are read in address order.
 const AHEAD: usize = 8192;
 
-/// See [`super::super::Isa::dots`]. Only for number types whose values need no scale. With one token, it reads up to
-/// `streams` rows side by side.
+/// See [`super::super::Isa::dots`]. Only for number types whose values need no scale. With one token, up to `streams`
+/// rows are read side by side.
 pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
-    // The numbers of tokens and rows are chosen so that the sums fill the registers and a row is widened once for all
-    // of them.
+    // The numbers of tokens and rows are chosen so that the sums fill the registers. Each row of weights is widened
+    // only once for all these tokens.
     let (mut x, mut out) = (x, out);
     let most = if w.inputs > SHORT { 8 } else { 4 };
     while !out.is_empty() {
@@ -44,7 +44,7 @@ pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &m
     }
 }
 
-/// [`dots`] of one token with rows up to [`SHORT`], 16 rows at a time.
+/// Computes [`dots`] of one token with rows of at most [`SHORT`] inputs, 16 rows at a time.
 fn dots_of_short(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let Some((first, out)) = x.rows().next().zip(out.first_mut()) else { return };
     let length = w.bytes.len() / out.len();
@@ -66,7 +66,7 @@ fn dots_of_short(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     }
 }
 
-/// [`dots`] of T tokens, R rows at a time.
+/// Computes [`dots`] of T tokens, R rows at a time.
 fn dots_of_tokens<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let length = w.row(0).len();
     let whole = w.count() / R * R;
@@ -87,7 +87,7 @@ fn dots_of_tokens<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, ou
     }
 }
 
-/// The dot products of the first T tokens with `rows`, R rows of `w`.
+/// Returns the dot products of the first T tokens with `rows`, which are R rows of `w`.
 fn products<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, rows: &[u8]) -> [[f32; T]; R] {
     // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe {
@@ -102,7 +102,7 @@ fn products<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, rows: &[
 
 macro_rules! dots_of {
     ($name:ident, $short:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr, $line:expr) => {
-        /// The dot products of the first T rows of activations with R rows of weights of the same length.
+        /// Returns the dot products of the first T rows of activations with R rows of weights of the same length.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $name<const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8]) -> [[f32; T]; R] {
             /// The number of weights in a cache line.
@@ -110,8 +110,8 @@ macro_rules! dots_of {
             let (inputs, x_row, length) = (x.width, x.stride(), x.width * $size);
             assert!(x.values.len() >= T * x_row && rows.len() == R * length);
             let step = |mut sums: [[__m512; T]; R], x: *const f32, w: *const u8, lanes: u64| {
-                // SAFETY: masked loads touch only lanes below the end of a row. `x` and `w` point into the first of T
-                // and of R consecutive rows; the assertion checks that these are there.
+                // SAFETY: masked loads access only lanes below the end of a row. `x` points into the first of T
+                // consecutive rows, and `w` into the first of R. The assertion checks that all these rows are there.
                 unsafe {
                     let mut weights = [[_mm512_setzero_ps(); LINE / LANES]; R];
                     for row in 0..R {
@@ -143,15 +143,16 @@ macro_rules! dots_of {
                 let count = STRETCH.min(inputs - start);
                 let mut sums = [[_mm512_setzero_ps(); T]; R];
                 let (mut x, mut w) = (x.values[start..].as_ptr(), rows[start * $size..].as_ptr());
-                // For rows side by side, the hardware prefetcher does not read far enough ahead. The next rows are
-                // prefetched in address order.
+                // If rows are read side by side, the hardware prefetcher does not read far enough ahead. So the next
+                // rows are prefetched, in address order.
                 let mut ahead = rows.as_ptr().wrapping_add(rows.len() + R * start * $size);
                 for _ in 0..count / LINE {
                     if (T, R) == (1, 1) {
                         prefetch_near(w.wrapping_add(AHEAD));
                     } else {
                         for _ in 0..R {
-                            // Four rows side by side were measured on Cascade Lake.
+                            // Four rows side by side is the setting for Cascade Lake. There, it was measured with
+                            // prefetches into L1.
                             let ask = if (T, R) == (1, 4) { prefetch_near } else { prefetch_far };
                             ask(ahead);
                             ahead = ahead.wrapping_add(64);
@@ -171,8 +172,8 @@ macro_rules! dots_of {
             out
         }
 
-        /// The dot products of at most one stretch of activations with 16 consecutive rows of weights of the same
-        /// length. Their sums are reduced together.
+        /// Returns the dot products of at most one stretch of activations with 16 consecutive rows of weights of the
+        /// same length. The 16 sums are reduced together.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $short(x: &[f32], rows: &[u8]) -> [f32; LANES] {
             let inputs = x.len();
@@ -180,10 +181,10 @@ macro_rules! dots_of {
             let mut sums = [_mm512_setzero_ps(); LANES];
             for (sum, row) in sums.iter_mut().zip(rows.chunks_exact(inputs * $size)) {
                 let mut step = |at: usize, $mask: __mmask16| {
-                    // SAFETY: masked loads touch only lanes below `inputs - at`; `x` and `row` have `inputs` values.
+                    // SAFETY: masked loads access only lanes below `inputs - at`; `x` and `row` have `inputs` values.
                     unsafe {
                         let $pointer = row.as_ptr().add(at * $size);
-                        // Once per cache line.
+                        // Prefetches once per cache line.
                         if at * $size % 64 == 0 {
                             prefetch($pointer);
                         }
@@ -201,7 +202,7 @@ macro_rules! dots_of {
                 }
             }
             let mut out = [0.0; LANES];
-            // SAFETY: 16 values.
+            // SAFETY: `out` has 16 values.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), reduce_16(sums)) };
             out
         }
@@ -234,7 +235,7 @@ dots_of!(
     [widen_bf16::<0>(pointer), widen_bf16::<1>(pointer)]
 );
 
-/// For each half of a line: value i / 2 goes to position i.
+/// For each half of a line of 32 values: position i receives value i / 2 of that half.
 const PLACES: [[i16; 2 * LANES]; 2] = {
     let mut places = [[0; 2 * LANES]; 2];
     let mut i = 0;
@@ -255,9 +256,9 @@ const PLACES: [[i16; 2 * LANES]; 2] = {
 unsafe fn widen_bf16<const HALF: usize>(line: *const u8) -> __m512 {
     const UPPER: __mmask32 = 0xaaaa_aaaa;
     let upper: __m512;
-    // One instruction loads, moves and sets the zeros. The fewer instructions wait for memory, the further the
-    // processor reads ahead. The intrinsic compiles to three.
-    // SAFETY: reads the 64 bytes at `line`, and 32 values of 16 bits.
+    // One instruction loads the values, moves them and sets the zeros. With fewer instructions that wait for memory,
+    // the processor reads further ahead. The intrinsic compiles to three instructions.
+    // SAFETY: reads the 64 bytes at `line`, and the 32 values of `PLACES[HALF]`.
     unsafe {
         std::arch::asm!(
             "vpermw {upper}{{{mask}}}{{z}}, {places}, [{line}]",

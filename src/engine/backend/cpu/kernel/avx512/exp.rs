@@ -9,13 +9,13 @@ use super::{mask, reduce};
 use llama_trace_core::ops::exp::{LARGEST, LN2_HIGH, LN2_LOW, ROUND, SMALLEST, TERMS};
 use llama_trace_core::ops::matmul::LANES;
 
-/// [`ops::exp::exp`] of each lane.
+/// Computes [`ops::exp::exp`] of each lane.
 ///
 /// [`ops::exp::exp`]: llama_trace_core::ops::exp::exp
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn exp(x: __m512) -> __m512 {
-    // NaN stays NaN: with NaN these instructions return their second operand.
+    // NaN stays NaN: if an operand is NaN, these instructions return the second operand, which is `x`.
     let x = _mm512_min_ps(_mm512_set1_ps(LARGEST), _mm512_max_ps(_mm512_set1_ps(SMALLEST), x));
     let shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(LOG2_E), _mm512_set1_ps(ROUND));
     let n = _mm512_sub_ps(shifted, _mm512_set1_ps(ROUND));
@@ -46,7 +46,7 @@ pub(in super::super) fn softmax(row: &mut [f32]) {
         for at in (0..count).step_by(LANES) {
             // SAFETY: the mask keeps the load inside the row.
             let x = unsafe { _mm512_mask_loadu_ps(least, mask(count - at), row.add(at)) };
-            // NaN is never the maximum.
+            // If `x` is NaN, the instruction returns `max`. So NaN is never the maximum.
             max = _mm512_max_ps(x, max);
         }
         let max = _mm512_set1_ps(_mm512_reduce_max_ps(max));

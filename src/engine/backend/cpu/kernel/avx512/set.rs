@@ -21,7 +21,7 @@ use llama_trace_core::tensor::Dtype;
 /// AVX-512 F, BW, DQ and VL: 16 values at once.
 pub(in super::super) static AVX512: Avx512 = Avx512 { vnni: false };
 
-/// The same with VNNI: int8 products of 64 values at once.
+/// The same with VNNI: int8 products have 64 values at once.
 pub(in super::super) static VNNI: Avx512 = Avx512 { vnni: true };
 
 #[derive(Debug)]

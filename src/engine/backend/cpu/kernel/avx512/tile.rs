@@ -70,10 +70,10 @@ fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) 
                 }
             }
         };
-        // Two steps read at most one cache line of the activations.
+        // One prefetch is enough for two steps: they read at most one cache line of the activations.
         for _ in 0..steps / 2 {
-            // The next tile's activations follow. They are in a cache level from which the hardware prefetcher does not
-            // read past a page.
+            // The next tile's activations follow this tile's activations in memory. They are in a cache level from
+            // which the hardware prefetcher does not read beyond a page.
             _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
             step(x, w);
             step(x.add(T), w.add(VECTORS * LANES));
@@ -99,13 +99,13 @@ fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) 
     }
 }
 
-/// See [`gemm::pack`]: 16 rows × 16 numbers of 32 bits are transposed in registers.
+/// See [`gemm::pack`]. Transposes 16 rows × 16 numbers of 32 bits in registers.
 fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     fn inner(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
         let stride = gemm::panel_stride(inputs.len(), VECTORS * LANES);
         assert!(panel.len() == LANES * stride && scratch.len() >= LANES * gemm::BLOCK);
-        // The position of the vector of 16 rows for `input` and `v`.
+        // Returns the position of vector `v` of the rows for `input`.
         let at = |input: usize, v: usize| {
             let input = input - inputs.start;
             input % LANES * stride + (input / LANES * VECTORS + v) * LANES
@@ -184,11 +184,11 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
     unsafe { inner(w, first, inputs, scratch, panel) }
 }
 
-/// The columns of 16 rows of 16 values.
+/// Returns the columns of 16 rows of 16 values.
 #[target_feature(enable = "avx512f")]
 pub(in super::super) fn transpose(rows: [__m512; LANES]) -> [__m512; LANES] {
     let zero = _mm512_setzero_ps();
-    // Within each 128-bit part: columns of four adjacent rows.
+    // Each 128-bit part now gets a column of four adjacent rows.
     let mut fours = [zero; LANES];
     for i in (0..LANES).step_by(4) {
         let pair = |a, b| {

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, mem, ptr};
 
-/// The environment variable of the process that emulates.
+/// The environment variable that is set in the process with the emulation.
 pub(in crate::backend::cpu::kernel) const WANTED: &str = "LLAMA_TRACE_TEST_EMULATES";
 
 /// The numbers of emulated AMX and AVX-VNNI instructions.
@@ -20,7 +20,7 @@ pub(super) fn on() -> bool {
     *ON.get_or_init(|| {
         let wanted = env::var_os(WANTED).is_some() && is_x86_feature_detected!("avx2");
         if wanted {
-            // SAFETY: the handler has the signature for SA_SIGINFO, and the rest of the structure may be zeros.
+            // SAFETY: the handler has the signature for SA_SIGINFO. All other fields of the structure may be zeros.
             unsafe {
                 let mut action: libc::sigaction = mem::zeroed();
                 action.sa_sigaction = handler as *const () as usize;
@@ -32,7 +32,8 @@ pub(super) fn on() -> bool {
     })
 }
 
-/// The eight tiles of a thread: for each its number of rows, bytes per row, and the rows, 64 bytes apart.
+/// The eight tiles of a thread: for each, the number of rows, the number of bytes per row, and the rows, 64 bytes
+/// apart.
 struct Tiles {
     rows: [usize; 8],
     bytes: [usize; 8],
@@ -44,15 +45,16 @@ thread_local! {
         const { UnsafeCell::new(Tiles { rows: [0; 8], bytes: [0; 8], values: [[0; 1024]; 8] }) };
 }
 
-/// Emulates the instruction that raised the signal and continues after it.
+/// Emulates the instruction that raised the signal, and continues after this instruction.
 unsafe extern "C" fn handler(_signal: i32, _information: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system passes the state of the interrupted thread to a handler of this kind.
     let state = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     let code = state.gregs[libc::REG_RIP as usize] as *const u8;
-    // SAFETY: the instruction is in memory, and emulated instructions have at least five bytes. A shorter instruction
-    // could be the last one of the program's last page, but our code has no other instruction that raises this signal.
+    // SAFETY: the instruction is in memory, and emulated instructions have at least five bytes. Reading five bytes
+    // would be wrong only for a shorter instruction at the end of the program's last page; our code has no such
+    // instruction that raises this signal.
     let Some(length) = (unsafe { carry_out(code, state) }) else {
-        // SAFETY: the instruction runs again and then raises the default fault.
+        // SAFETY: the instruction runs again, and then the signal ends the process.
         unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
         return;
     };
@@ -62,11 +64,11 @@ unsafe extern "C" fn handler(_signal: i32, _information: *mut libc::siginfo_t, c
 /// Emulates the instruction at `code` and returns its length in bytes.
 ///
 /// # Safety
-/// It must be the next instruction of the thread with this state.
+/// The instruction must be the next one of the thread with this state.
 unsafe fn carry_out(code: *const u8, state: &mut libc::mcontext_t) -> Option<usize> {
-    // SAFETY: the caller guarantees the instruction. The state is read at the places that the system's definition
-    // gives. Loads and stores are those of the instruction. No other code of this thread runs meanwhile, so its tiles
-    // are borrowed only once.
+    // SAFETY: the caller guarantees the instruction. The state is read at the offsets of the system's definition. The
+    // loads and stores are those of the instruction. No other code of this thread runs meanwhile, so the tiles are
+    // borrowed only once.
     unsafe {
         let [escape, map, fields, operation, operands] = code.cast::<[u8; 5]>().read_unaligned();
         // A three-byte VEX prefix, map 0F38, without W.
@@ -148,11 +150,12 @@ unsafe fn carry_out(code: *const u8, state: &mut libc::mcontext_t) -> Option<usi
     }
 }
 
-/// Four bytes of a row of activations, and four of a column of weights.
+/// Four bytes of a row of activations, and four bytes of a column of weights.
 type Step = [[u8; 4]; 2];
 
 impl Tiles {
-    /// Updates every four bytes of tile `sums` with `add`, applied to the row of `x` and the column of `w`.
+    /// Updates every element (four bytes) of tile `sums` with `add`, which receives the element, and its row of `x` and
+    /// column of `w`.
     fn multiply(&mut self, sums: usize, x: usize, w: usize, add: impl Fn([u8; 4], &[Step]) -> [u8; 4]) {
         assert!(self.rows[sums] == self.rows[x] && self.bytes[sums] == self.bytes[w]);
         assert!(self.bytes[x] / 4 == self.rows[w] && sums != x && sums != w && x != w);
@@ -174,7 +177,8 @@ impl Tiles {
     }
 }
 
-/// Computes the sum of the even products and the sum of the odd ones. They are added to each other and then to `sum`.
+/// Computes the sum of the even products and the sum of the odd ones. Adds the two sums to each other, and then to
+/// `sum`.
 fn pairs_of_bf16(sum: [u8; 4], steps: &[Step]) -> [u8; 4] {
     let [even, odd] = steps.iter().fold([0.0_f32; 2], |[even, odd], step| {
         let [x, w] =
@@ -191,12 +195,13 @@ fn fours_of_int8(sum: [u8; 4], steps: &[Step]) -> [u8; 4] {
     i32::from_le_bytes(sum).wrapping_add(steps.iter().map(product).sum()).to_le_bytes()
 }
 
-/// A 256-bit vector register in the state that the system saved. Its lower half is in the SSE area and its upper half
-/// in the AVX area, as the processor stores them (XSAVE, volume 1, chapter 13).
+/// A 256-bit vector register in the state that the system saved. Its lower half is in the SSE area, and its upper half
+/// is in the AVX area (XSAVE, volume 1, chapter 13).
 struct Ymm(usize);
 
 impl Ymm {
-    /// Pointers to the two halves. AVX halves that were zero and were not stored are first set to zero.
+    /// Returns pointers to the two halves. If the system did not store the upper halves because they are zero, they are
+    /// set to zero first.
     unsafe fn halves(&self, state: &mut libc::mcontext_t) -> [*mut [u8; 16]; 2] {
         // SAFETY: a processor with AVX2 saves at least 832 bytes, with the halves and the flags at these offsets.
         unsafe {
@@ -242,7 +247,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// The operand of the instruction at `code`. `None` if the address is relative to the instruction pointer.
+    /// Returns the operand of the instruction at `code`. `None` if the address is relative to the instruction pointer.
     unsafe fn of(code: *const u8, state: &libc::mcontext_t) -> Option<Self> {
         const REGISTERS: [i32; 16] = [
             libc::REG_RAX,
@@ -266,7 +271,7 @@ impl Memory {
             let number = usize::from(number & 7) + usize::from(map & map_bit == 0) * 8;
             state.gregs[REGISTERS[number] as usize] as usize
         };
-        // SAFETY: these are the bytes of the instruction, as many as its own fields announce.
+        // SAFETY: these bytes belong to the instruction: its own fields give its length.
         unsafe {
             let (map, operands) = (*code.add(1), *code.add(4));
             let (mode, mut length) = (operands >> 6, 5);

@@ -86,7 +86,7 @@ pub(in crate::backend::cpu::kernel) fn blocks(x: &Quantized, w: Rows<'_>, out: &
 }
 
 /// Multiplies tiles of T rows of activations with panels of 16 weight rows, one row per lane. If a group consists of
-/// two runs, H of the T rows are in registers at once.
+/// two runs, the sums of H of the T rows are in registers at once.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn panels<F: Unpack, const T: usize, const H: usize>(
     x: &Tiles,
@@ -110,8 +110,8 @@ fn panels<F: Unpack, const T: usize, const H: usize>(
     }
 }
 
-/// sums += the products of group `group` of the panel with those of a tile of tokens. `at` is the index of the tile's
-/// group.
+/// Multiplies group `group` of the panel with the same group of a tile of tokens, and adds the products to `sums`. `at`
+/// is the index of the tile's group in `x`.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn multiply<F: Format, const T: usize, const H: usize>(
@@ -178,8 +178,8 @@ fn multiply<F: Format, const T: usize, const H: usize>(
 }
 
 impl Panel {
-    /// Packs `count` ≤ 16 rows of `w` from `first` on, each group at its `place`. `up` is added to every value. Missing
-    /// rows are replaced by the last one.
+    /// Packs `count` rows of `w`, at most 16, from `first` on, with each group at its `place`. Adds `up` to every
+    /// value. Missing rows are replaced by the last one.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     fn fill<F: Unpack>(
         &mut self,
@@ -193,7 +193,7 @@ impl Panel {
         let (chunks, groups) = (w.inputs.div_ceil(unpack::VALUES), w.inputs / GROUP);
         let padding = PADDING / size_of::<__m512i>();
         self.quads.resize(chunks * CHUNK_GROUPS * QUADS + padding, _mm512_setzero_si512());
-        // Scales and minima that the format does not have are read along with the others.
+        // Every panel has both scales and both minima, because they are read even if the format does not have them.
         for numbers in self.scales.iter_mut().chain(&mut self.minima) {
             numbers.resize(chunks * CHUNK_GROUPS, _mm512_setzero_ps());
         }
@@ -222,7 +222,7 @@ impl Panel {
             for (i, group) in groups_now.clone().enumerate() {
                 let i = if F::CROSSED { cross(i) } else { i };
                 let of_row = |row: usize| quants[row].as_ptr().cast::<[u8; GROUP]>();
-                // SAFETY: the eight vectors of a row are 16 groups.
+                // SAFETY: the eight vectors of a row hold 16 groups.
                 let quads = pack_quads(std::array::from_fn(|row| unsafe { &*of_row(row).add(i) }));
                 self.quads[place(group) * QUADS..][..QUADS].copy_from_slice(&quads);
             }

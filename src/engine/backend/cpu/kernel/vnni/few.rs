@@ -10,7 +10,7 @@ use crate::backend::cpu::kernel::{Rows, avx512};
 use llama_trace_core::ops::blocks::GROUP;
 use llama_trace_core::ops::matmul::LANES;
 
-/// The number of activation rows at a time. For more rows, tiles are built.
+/// The maximum number of rows of activations that are multiplied at a time. For more rows, tiles are built.
 const TOKENS: usize = 3;
 
 /// The number of AVX2 chunks in an AVX-512 chunk.
@@ -46,11 +46,11 @@ impl Wide for Int8 {
     unsafe fn take_wide(part: Part<'_>, chunk: &mut Chunk) {
         let (values, scales) = (&part.bytes[..VALUES], &part.scales[..CHUNK_GROUPS]);
         for (values, quants) in values.as_chunks::<64>().0.iter().zip(&mut chunk.quants) {
-            // SAFETY: 64 bytes.
+            // SAFETY: `values` has 64 bytes.
             let values = unsafe { _mm512_loadu_si512(values.as_ptr().cast()) };
             *quants = _mm512_xor_si512(values, _mm512_set1_epi8(-128));
         }
-        // SAFETY: 16 values.
+        // SAFETY: `scales` has 16 values.
         chunk.scales[0] = unsafe { _mm512_loadu_ps(scales.as_ptr().cast()) };
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn rows<S: Wide>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) 
     }
 }
 
-/// [`rows`] of T tokens from `first` on; their sums are in registers.
+/// Computes [`rows`] for T tokens, from `first` on. Their sums are in registers.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let groups = x.inputs / GROUP;
@@ -85,18 +85,18 @@ fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<
             // SAFETY: this function has the same features.
             unsafe { S::take_wide(part, &mut w) };
             for t in 0..T {
-                // SAFETY: `x` lives, and each token has the chunk.
+                // SAFETY: `x` is alive, and each token has this chunk.
                 sums[t] = unsafe { add_chunk::<S>(&tokens[t], chunk, &w, sums[t]) };
             }
         }
         for half in whole * HALVES..halves {
             avx2::prefetch(row.bytes, half * S::BYTES, S::BYTES);
             let mut w = avx2::Chunk::zeros();
-            // SAFETY: this function has these features and more.
+            // SAFETY: this function has the required features, and more.
             unsafe { S::take(row.part(half, S::BYTES, S::SCALES, &mut padding), &mut w) };
             for t in 0..T {
                 let [low, high] = [_mm512_castps512_ps256(sums[t]), _mm512_extractf32x8_ps::<1>(sums[t])];
-                // SAFETY: `x` lives, and each token has the chunk.
+                // SAFETY: `x` is alive, and each token has this chunk.
                 let add = |sums| unsafe { avx2::add_chunk::<S, false>(&tokens[t], half, &w, sums) };
                 let [low, high] = match half % HALVES {
                     0 => [add(low), high],
@@ -111,15 +111,15 @@ fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<
     }
 }
 
-/// sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group per lane.
+/// Returns sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group per lane.
 ///
 /// # Safety
-/// The activations live and have the chunk.
+/// The activations are alive and have this chunk.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 unsafe fn add_chunk<S: Wide>(x: &Activations, chunk: usize, w: &Chunk, sums: __m512) -> __m512 {
     let at = HALVES * chunk;
-    // SAFETY of their uses: the caller guarantees 16 values; no load needs alignment.
+    // SAFETY of their uses: the caller guarantees 16 values. The loads need no alignment.
     let floats = |values: *const [f32; avx2::GROUPS]| unsafe { _mm512_loadu_ps(values.add(at).cast()) };
     let whole = |values: *const [i32; avx2::GROUPS]| unsafe { _mm512_loadu_si512(values.add(at).cast()) };
     let x_scale = floats(x.scales);
@@ -130,7 +130,7 @@ unsafe fn add_chunk<S: Wide>(x: &Activations, chunk: usize, w: &Chunk, sums: __m
         let x = unsafe { _mm512_loadu_si512(values.add(at).cast::<__m512i>().add(i)) };
         *product = _mm512_dpbusd_epi32(*product, w.quants[i], x);
     }
-    // OFFSET is a power of two, or 0.
+    // Multiplies by OFFSET, which is a power of two or 0.
     let offset = |sum| match S::OFFSET {
         0 => _mm512_setzero_si512(),
         offset => _mm512_sll_epi32(sum, _mm_cvtsi32_si128(offset.trailing_zeros() as i32)),
@@ -163,7 +163,7 @@ unsafe fn add_chunk<S: Wide>(x: &Activations, chunk: usize, w: &Chunk, sums: __m
     _mm512_fmadd_ps(x_scale, term, sums)
 }
 
-/// The permutation from the order of [`half_sums`] to the order of the groups.
+/// Returns the permutation from the order of [`half_sums`] to the order of the groups.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn group_order<S: Wide>() -> __m512i {
@@ -173,19 +173,21 @@ fn group_order<S: Wide>() -> __m512i {
     }
 }
 
-/// The sums of the first halves of 16 groups, and of the second halves. The order of the groups is 0 2 4 6, 1 3 5 7, 8
-/// 10 12 14 and 9 11 13 15 of the vectors `v`. Each vector holds two groups, with eight sums of four products in each.
+/// Returns the sums of the first halves of 16 groups, and of the second halves. In the results, the groups of the
+/// vectors `v` have the order 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15. Each vector of `v` holds two groups, with eight
+/// sums of four products each.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn half_sums<S: Wide>(v: [__m512i; LANES / 2]) -> [__m512i; 2] {
-    // Whether sums of this many products fit into 16 bits. Adding neighbours then takes one shuffle instead of two.
+    // Whether sums of this many products fit into 16 bits. If they do, adding neighbours takes one shuffle instead of
+    // two.
     let short = |products: usize| products * 127 * usize::from(S::MOST) <= i16::MAX as usize;
     let packed = |a, b| _mm512_madd_epi16(_mm512_packs_epi32(a, b), _mm512_set1_epi16(1));
     let neighbours = |a, b| match short(4) {
         true => packed(a, b),
         false => _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)),
     };
-    // Each 128-bit part then holds the sums of its part of four vectors.
+    // Each 128-bit part of the result holds the sums of this part of four vectors.
     let four = |v: &[__m512i]| {
         let (a, b) = (neighbours(v[0], v[1]), neighbours(v[2], v[3]));
         if short(8) {

@@ -1,4 +1,4 @@
-//! Weights in the order in which tiles of many tokens read them: 16 rows side by side.
+//! Weights in the order in which products of many tokens read them: 16 rows side by side.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ thread_local! {
     pub(super) static PANELS: RefCell<Vec<Panel>> = RefCell::default();
 }
 
-/// The first panel of the thread.
+/// Returns the thread's first panel.
 pub(super) fn first(panels: &mut Vec<Panel>) -> &mut Panel {
     if panels.is_empty() {
         panels.push(Panel::default());
@@ -18,7 +18,8 @@ pub(super) fn first(panels: &mut Vec<Panel>) -> &mut Panel {
     &mut panels[0]
 }
 
-/// The panels of the thread for `rows` rows. `fill` fills each of them with a number of rows from a first one on.
+/// Returns the thread's panels for `rows` rows. `fill(panel, first, count)` fills a panel with `count` rows from row
+/// `first` on.
 pub(super) fn fill_all(
     panels: &mut Vec<Panel>,
     rows: usize,
@@ -37,13 +38,13 @@ pub(super) fn fill_all(
 pub(super) struct Panel {
     /// (group, quad): four adjacent values, with 128 added if VNNI reads them.
     pub(super) quads: Vec<__m512i>,
-    /// (group), of the first run and of the second.
+    /// (group): the scales of the first run, and of the second run.
     pub(super) scales: [Vec<__m512>; 2],
     pub(super) minima: [Vec<__m512>; 2],
 }
 
-/// Adds the partial sums (partial sum, token) of 16 rows by halves. Writes those that exist to the `columns` of each
-/// token.
+/// Adds the partial sums (partial sum, token) of 16 rows by halves. Writes the results to the `columns` of each token,
+/// for the rows that exist.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn add_up<const T: usize>(

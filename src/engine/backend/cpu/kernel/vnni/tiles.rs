@@ -1,5 +1,5 @@
-//! Products of many tokens if AMX multiplies int8 values: tiles of 16 tokens with panels of 16 weight rows. The sums of
-//! a group are integers, so they equal those of VNNI. They are converted to float32 in the same order.
+//! Products of many tokens with int8 values in AMX: tiles of 16 tokens with panels of 16 weight rows. The sums of a
+//! group are integers, so they equal the sums of VNNI. They are converted to float32 and added in the same order.
 
 use std::arch::x86_64::*;
 
@@ -15,8 +15,8 @@ pub(super) trait Weights {
     /// Whether a group consists of two runs with separate sums.
     const HALVES: bool;
 
-    /// sums (token) += the terms of the group at `place` of `panel`, computed from its integer sums `whole`, of one run
-    /// or of both. `at` is the index of the group in the tiles.
+    /// Adds the terms of the group at `place` of `panel` to `sums` (token). They are computed from the group's integer
+    /// sums `whole`, one for each run. `at` is the index of the group in the tiles.
     ///
     /// # Safety
     /// The processor has the features of the kernel.
@@ -33,12 +33,13 @@ pub(super) trait Weights {
 /// The number of values that one call of [`amx::int8`] may read past the last group.
 pub(super) const PADDING: usize = AT_ONCE * LANES * GROUP;
 
-/// out (token)(row) = the products of the tokens with the rows of `panels`, for as many rows as `out` has.
+/// Computes out (token)(row): the products of the tokens with the rows of `panels`, for as many rows as `out` has.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn tiles<W: Weights>(x: &Tiles, groups: usize, panels: &[Panel], out: &mut [&mut [f32]]) {
     let runs = 1 + usize::from(W::HALVES);
     let _configured = Configured::for_int8(GROUP / runs);
-    // The groups of each partial sum in batches, and whether the sum is complete after the batch.
+    // The groups of each partial sum in batches: the first place, the end, and whether the partial sum is complete
+    // after the batch.
     let mut batches = Vec::with_capacity(groups);
     for places in (0..LANES).map(|lane| places(groups, lane)) {
         for first in places.clone().step_by(AT_ONCE / runs) {
@@ -77,10 +78,10 @@ pub(super) fn tiles<W: Weights>(x: &Tiles, groups: usize, panels: &[Panel], out:
     }
 }
 
-/// The sums of token `t`, converted to float32.
+/// Returns the sums of token `t`, converted to float32.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn float(whole: &Whole, t: usize) -> __m512 {
-    // SAFETY: 16 values.
+    // SAFETY: the slice has 16 values.
     unsafe { _mm512_cvtepi32_ps(_mm512_load_si512(whole.0[t * LANES..][..LANES].as_ptr().cast())) }
 }

@@ -1,4 +1,4 @@
-//! Unpacks blocks in AVX-512 vectors: 16 groups at a time, which are 16 small blocks or two large ones. The types of
+//! Unpacks blocks in AVX-512 vectors: 16 groups at a time, which are 16 small blocks or two large blocks. The types of
 //! [`llama_trace_core::ops::blocks`] document the layouts.
 
 use std::arch::x86_64::*;
@@ -15,9 +15,10 @@ pub(super) const VALUES: usize = CHUNK_GROUPS * GROUP;
 
 /// 16 groups of a row.
 pub(super) struct Chunk {
-    /// The q of two groups, one after the other, before the offset is subtracted; in the order of [`Unpack::CROSSED`].
+    /// The q before the offset is subtracted. Each vector has two groups, one after the other. The order of the groups
+    /// is that of [`Unpack::CROSSED`].
     pub(super) quants: [__m512i; 8],
-    /// The scales of the first run of each group, and of the second if runs are half a group.
+    /// The scales of the first run of each group, and those of the second run if a run is half a group.
     pub(super) scales: [__m512; 2],
     /// The minima of the same runs, if the format has them.
     pub(super) minima: [__m512; 2],
@@ -29,7 +30,7 @@ impl Chunk {
         VALUES / F::VALUES * F::BYTES
     }
 
-    /// A chunk of zeros.
+    /// Returns a chunk of zeros.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub(super) fn zeros() -> Self {
@@ -37,7 +38,7 @@ impl Chunk {
         Self { quants: [_mm512_setzero_si512(); 8], scales: none, minima: none }
     }
 
-    /// Unpacks the blocks of 16 groups.
+    /// Unpacks the blocks of 16 groups into this chunk.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     #[inline]
     pub(super) fn take<F: Unpack>(&mut self, blocks: &[u8]) {
@@ -50,7 +51,7 @@ impl Chunk {
             *quants = unsafe { F::part(blocks.add(64 * i / F::VALUES * F::BYTES), part) };
         }
         if let Some(table) = F::TABLE {
-            // SAFETY: 16 bytes.
+            // SAFETY: the table has 16 bytes.
             let table = unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())) };
             for quants in &mut self.quants {
                 *quants = _mm512_shuffle_epi8(table, *quants);
@@ -65,13 +66,13 @@ pub(super) trait Unpack: Format + Sized {
     /// permutation. See [`cross`](crate::backend::cpu::kernel::q8::cross).
     const CROSSED: bool;
 
-    /// [`Format::codes`] of 64 values: part number `part` of a large block, or two small blocks.
+    /// Returns [`Format::codes`] of 64 values: part number `part` of a large block, or two small blocks.
     ///
     /// # Safety
-    /// `block` points at the block, or at both, and the processor has the features of the kernel.
+    /// `block` points at the large block, or at both small blocks. The processor has the features of the kernel.
     unsafe fn part(block: *const u8, part: usize) -> __m512i;
 
-    /// The scales of the runs of 16 groups, and their minima, in the layout of [`Chunk`].
+    /// Returns the scales of the runs of 16 groups, and their minima, in the layout of [`Chunk`].
     ///
     /// # Safety
     /// `blocks` points at the blocks of 16 groups, and the processor has the features of the kernel.
@@ -79,14 +80,14 @@ pub(super) trait Unpack: Format + Sized {
     #[inline]
     unsafe fn numbers(blocks: *const u8) -> [[__m512; 2]; 2] {
         if Self::HALVES {
-            // SAFETY: blocks begin with these halves; formats with minima have a second one.
+            // SAFETY: a block begins with a float16 value, and with a second one if the format has minima.
             let half = |at: usize| unsafe { halves(blocks.add(at), Self::BYTES) };
             let none = _mm512_setzero_ps();
             return [[half(0), none], [if Self::MINIMA { half(2) } else { none }, none]];
         }
         // SAFETY: the caller guarantees this many blocks.
         let blocks = unsafe { std::slice::from_raw_parts(blocks, Chunk::bytes::<Self>()) };
-        // SAFETY: two vectors of 16 values.
+        // SAFETY: `numbers` has 32 values, two vectors of 16.
         numbers::<Self, { 2 * CHUNK_GROUPS }>(blocks).map(|numbers| unsafe {
             let both = [_mm512_loadu_ps(numbers.as_ptr()), _mm512_loadu_ps(numbers.as_ptr().add(16))];
             if Self::RUN == GROUP { both } else { first_and_second(both) }
@@ -94,10 +95,10 @@ pub(super) trait Unpack: Format + Sized {
     }
 }
 
-/// The float16 values at `first` and after each further `stride` bytes.
+/// Returns the 16 float16 values at `first` and at each further `stride` bytes, as float32.
 ///
 /// # Safety
-/// The conditions of [`words`], twice: there are 16 strides.
+/// The conditions of [`words`], but for 16 pieces of `stride` bytes.
 #[target_feature(enable = "avx2,avx512f")]
 #[inline]
 unsafe fn halves(first: *const u8, stride: usize) -> __m512 {
@@ -107,7 +108,8 @@ unsafe fn halves(first: *const u8, stride: usize) -> __m512 {
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
 }
 
-/// Separates 32 numbers of runs of 16 values: those of the first run of each group, and those of the second.
+/// Separates the 32 numbers of 16 groups with two runs each: those of the first run of each group, and those of the
+/// second.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn first_and_second([low, high]: [__m512; 2]) -> [__m512; 2] {
@@ -116,7 +118,7 @@ fn first_and_second([low, high]: [__m512; 2]) -> [__m512; 2] {
     [_mm512_permutex2var_ps(low, even, high), _mm512_permutex2var_ps(low, odd, high)]
 }
 
-/// The low four bits of 16 bytes and then the high four, at two places.
+/// Returns the low four bits of 16 bytes, then the high four bits of the same bytes, at two places.
 ///
 /// # Safety
 /// Both places have 16 bytes.
@@ -133,10 +135,11 @@ unsafe fn nibbles(first: *const u8, second: *const u8) -> __m512i {
     _mm512_and_si512(shifted, _mm512_set1_epi8(15))
 }
 
-/// `codes` with a fifth bit. The fifth bit of value j is bit j of the u32 at `first`, followed by the one at `second`.
+/// Returns `codes` with a fifth bit. The fifth bit of value j is bit j of the two u32 at `first` and at `second`, one
+/// after the other.
 ///
 /// # Safety
-/// Both have four bytes.
+/// Both pointers point at four bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn with_fifths(codes: __m512i, first: *const u8, second: *const u8) -> __m512i {
@@ -145,11 +148,11 @@ unsafe fn with_fifths(codes: __m512i, first: *const u8, second: *const u8) -> __
     _mm512_mask_add_epi8(codes, first | second << 32, codes, _mm512_set1_epi8(16))
 }
 
-/// 32 bytes twice, rotated right: in the first half, bit `bit` of a byte becomes bit `to`; in the second half, bit
-/// `bit` + `step` does. The other bits of a byte may come from its neighbour.
+/// Returns 32 bytes twice, with their bits rotated to the right. In the first half, bit `bit` of a byte becomes bit
+/// `to`. In the second half, bit `bit` + `step` becomes bit `to`. The other bits of a byte may come from its neighbour.
 ///
 /// # Safety
-/// There are 32 bytes.
+/// `bytes` points at 32 bytes.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn turned(bytes: *const u8, bit: usize, step: usize, to: usize) -> __m512i {
@@ -159,10 +162,10 @@ unsafe fn turned(bytes: *const u8, bit: usize, step: usize, to: usize) -> __m512
     _mm512_rorv_epi64(unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(bytes.cast())) }, counts)
 }
 
-/// The low or the high four bits of 64 bytes.
+/// Returns the low or the high four bits of 64 bytes.
 ///
 /// # Safety
-/// There are 64 bytes.
+/// `bytes` points at 64 bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn nibble_of_64(bytes: *const u8, nibble: usize) -> __m512i {
@@ -172,7 +175,7 @@ unsafe fn nibble_of_64(bytes: *const u8, nibble: usize) -> __m512i {
     _mm512_and_si512(bytes, _mm512_set1_epi8(15))
 }
 
-/// [`Unpack::numbers`] of two blocks of `Q4_K` or `Q5_K`.
+/// Returns [`Unpack::numbers`] of two blocks of `Q4_K` or `Q5_K`.
 ///
 /// # Safety
 /// `blocks` points at two blocks.
@@ -185,7 +188,7 @@ unsafe fn six_bit_numbers<F: Format>(blocks: *const u8) -> [[__m512; 2]; 2] {
         let first = _mm256_castsi128_si256(_mm_loadu_si128(blocks.cast()));
         _mm256_inserti128_si256::<1>(first, _mm_loadu_si128(blocks.add(F::BYTES).cast()))
     };
-    // In each block's 128-bit part: s 0 to 3, s 4 to 7, m 0 to 3, m 4 to 7.
+    // Each block's 128-bit part has s 0 to 3, s 4 to 7, m 0 to 3, m 4 to 7.
     let low = _mm256_shuffle_epi32::<0b11_10_11_01>(heads);
     let low = _mm256_srlv_epi32(low, _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
     let low = _mm256_and_si256(low, _mm256_set1_epi64x(0x0f0f_0f0f_3f3f_3f3f));
@@ -199,7 +202,8 @@ unsafe fn six_bit_numbers<F: Format>(blocks: *const u8) -> [[__m512; 2]; 2] {
     [[_mm512_mul_ps(d, s), none], [_mm512_xor_ps(_mm512_mul_ps(e, m), _mm512_set1_ps(-0.0)), none]]
 }
 
-/// Implements [`Unpack`] for a format: its codes, and its scales and minima if the default implementation is slow.
+/// Implements [`Unpack`] for a format. Arguments: the code that returns its codes, and the code that returns its scales
+/// and minima, if the default implementation is slow.
 macro_rules! unpack {
     ($format:ty, $(crossed: $crossed:literal,)? |$block:ident, $part:pat_param| $codes:expr $(, |$blocks:ident| $numbers:expr)?) => {
         impl Unpack for $format {
