@@ -75,5 +75,6 @@ pub const MANUAL: Chapters = chapters! {
     "performance",
     "speed",
     "limits",
+    "platforms",
     "exit-codes",
 };

@@ -26,6 +26,7 @@ mod info;
 mod kernels;
 #[path = "cli/log.rs"]
 mod log;
+#[cfg(target_os = "linux")]
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/names.rs"]
@@ -36,6 +37,7 @@ mod ported;
 mod recipe;
 #[path = "cli/snapshot.rs"]
 mod snapshot;
+#[cfg(unix)]
 #[path = "cli/stop.rs"]
 mod stop;
 #[path = "cli/suggested.rs"]

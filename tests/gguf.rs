@@ -175,6 +175,7 @@ fn info_says_what_it_recognised_in_one_line() {
 }
 
 /// A sparse file of 2.5 GB.
+#[cfg(target_os = "linux")]
 fn huge(file: &Path) {
     let mut build = build::Build::new()
         .text("general.architecture", "llama")

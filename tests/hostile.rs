@@ -37,10 +37,14 @@ mod trace;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
+#[cfg(target_os = "linux")]
+use std::process::{Command, Stdio};
 
+#[cfg(target_os = "linux")]
+use common::command;
 use common::models;
-use common::{command, data, llama_trace, stderr, stdout};
+use common::{data, llama_trace, stderr, stdout};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -26,7 +26,9 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use common::{fixture, llama_trace, models, stderr, stdout};
-use repo::{At, COMMIT, Files, Hub, etag, files};
+#[cfg(unix)]
+use repo::etag;
+use repo::{At, COMMIT, Files, Hub, files};
 use server::{Answer, Request};
 
 const WEIGHTS: &str = "model.safetensors";

@@ -74,11 +74,6 @@ impl Stop {
     pub fn check(&self) -> Result<()> {
         if self.asked() { Err(interrupted()) } else { Ok(()) }
     }
-
-    /// The flag itself, for a signal handler to set.
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.asked)
-    }
 }
 
 #[cold]

@@ -10,6 +10,9 @@
 //! | failed allocation | [`memory`] |
 //! | SIGABRT, SIGSEGV, SIGILL, SIGFPE | restores the terminal, then the default action |
 //!
+//! Windows has only Ctrl-C of these. A mapped file cannot be shortened there, and a failed allocation or a crash ends the
+//! process at once.
+//!
 //! A process has one terminal, so this state is global. [`replace`] writes an output directory so that the end of the
 //! process does not leave it half written.
 
@@ -20,6 +23,8 @@ pub mod scratch;
 
 #[cfg(unix)]
 mod cleanup_thread;
+#[cfg(not(unix))]
+mod ctrl_c;
 #[cfg(unix)]
 pub mod lost;
 #[cfg(unix)]
@@ -58,8 +63,7 @@ pub fn watch() -> Result<()> {
         #[cfg(unix)]
         let watched = signals::watch().and_then(|()| cleanup_thread::start()).and_then(|()| lost::watch());
         #[cfg(not(unix))]
-        let watched =
-            signal_hook::flag::register(signal_hook::consts::SIGINT, stop::process().flag()).map(drop);
+        let watched = ctrl_c::watch();
         watched.map_err(|error| {
             // If the thread does not start for lack of memory, the error looks like too many threads. This allocation
             // then fails with the right message.
@@ -79,10 +83,13 @@ pub fn watch() -> Result<()> {
 }
 
 /// Whether the limit on open files is reached.
+#[cfg(unix)]
 fn no_file(error: &std::io::Error) -> bool {
-    #[cfg(unix)]
-    return matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-    #[cfg(not(unix))]
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+#[cfg(not(unix))]
+fn no_file(_: &std::io::Error) -> bool {
     false
 }
 
@@ -176,7 +183,12 @@ pub fn now(error: &Error) -> ! {
     #[cfg(unix)]
     signals::leave(&still_removed(error.clone()));
     #[cfg(not(unix))]
-    std::process::exit(i32::from(error.exit_code()))
+    {
+        use std::io::Write;
+        // If standard error is gone, the message is lost.
+        let _ = writeln!(std::io::stderr(), "error: {}", still_removed(error.clone()));
+        std::process::exit(i32::from(error.exit_code()))
+    }
 }
 
 /// The signals that ask the process to end.

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+#[cfg(unix)]
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -132,6 +132,9 @@ impl Drop for Scratch {
             drop(remove(&self.folder, lock.as_ref(), false));
         }
         forget(&self.folder);
+        // Windows keeps an open file, here the lock, until it is closed.
+        #[cfg(not(unix))]
+        drop(whole(&self.folder));
     }
 }
 
@@ -169,6 +172,9 @@ fn remove_one(folder: &Path, look: &impl Fn(&Path) -> io::Result<()>) -> io::Res
         return Ok(());
     }
     look(folder)?;
+    // Windows keeps an open file until it is closed.
+    #[cfg(not(unix))]
+    drop(lock);
     whole(folder)
 }
 
@@ -197,11 +203,16 @@ pub(super) fn remove_all() {
     let started = Instant::now();
     loop {
         let mut there = there();
-        there.retain(|There { folder, lock, half_done }| {
+        there.retain_mut(|There { folder, lock, half_done }| {
             let gone = match half_done {
                 true => hand_over(folder, lock.as_ref(), true),
                 false => remove(folder, lock.as_ref(), true),
             };
+            // Windows keeps an open file until it is closed, so the next attempt succeeds.
+            #[cfg(not(unix))]
+            if !*half_done {
+                *lock = None;
+            }
             gone.is_err() && folder.exists()
         });
         // Other threads may have added files meanwhile, and an exchange may have ended.

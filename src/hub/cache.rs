@@ -129,13 +129,14 @@ impl Cache {
                 // A dangling link: its blob was deleted.
                 fs::remove_file(&pointer)?;
             }
-            match symlink(Path::new(&target), &pointer) {
+            // Windows can make links that it does not follow.
+            match symlink(Path::new(&target), &pointer).and_then(|()| fs::metadata(&pointer)) {
                 // Another process was faster.
                 Err(_) if pointer.exists() => Ok(()),
                 // Without symbolic links, the file itself is in the snapshot, as in huggingface_hub.
                 Err(_) if fresh => fs::rename(self.blob(etag), &pointer),
                 Err(_) => fs::copy(self.blob(etag), &pointer).map(drop),
-                Ok(()) => Ok(()),
+                Ok(_) => Ok(()),
             }
         };
         if pointer.exists() {

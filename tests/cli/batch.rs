@@ -1,10 +1,7 @@
 //! Several prompts: the texts, the JSON and the files of a run, errors before anything runs, and the output of an
 //! interrupted run.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::Child;
-use std::time::{Duration, Instant};
 
 use llama_trace::trace::Manifest;
 use serde_json::json;
@@ -288,25 +285,10 @@ fn too_large_a_cache_is_refused_before_the_first_pass() {
     assert!(said.contains("the KV cache for 1900000000 tokens") && said.contains("found: "), "{said}");
 }
 
-/// Sixty times the half second within which the program answers a request to stop, because test machines are busy.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn end(mut child: Child) -> Option<i32> {
-    let asked = Instant::now();
-    loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break status.code(),
-            None if asked.elapsed() > PATIENCE => {
-                child.kill().unwrap();
-                panic!("the program still ran {PATIENCE:?} after Ctrl-C");
-            }
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
-}
-
+#[cfg(unix)]
 #[test]
 fn an_interrupted_run_prints_the_finished_texts() {
+    use std::io::{BufRead, BufReader, Read};
     let folder = tempfile::tempdir().unwrap();
     models::zeros(folder.path(), [4, 512, 2048, 8, 300]);
     // The first and the third text fill the context in the same pass. The second text needs a thousand more passes.
@@ -323,13 +305,12 @@ fn an_interrupted_run_prints_the_finished_texts() {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut text = String::new();
     out.read_line(&mut text).unwrap();
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    stop::interrupt(&child);
     out.read_to_string(&mut text).unwrap();
     let finished: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let finished: Vec<_> = finished.iter().map(|line| (&line["sequence"], &line["ended"])).collect();
     assert_eq!(finished, [(&json!(0), &json!("full")), (&json!(2), &json!("full"))]);
-    assert_eq!(end(child), Some(130));
+    stop::end(child);
 }
 
 /// Some editors begin a UTF-8 file with a byte-order mark, which is not part of the text.

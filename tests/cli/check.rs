@@ -1,12 +1,9 @@
 //! `llama-trace check` as a user runs it.
 
 use std::fs;
-use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use super::stop::{end, interrupt};
 use super::{command, fixture, llama_trace, models, ok, stderr, stdout};
 
 fn json(text: &str) -> Value {
@@ -145,8 +142,12 @@ fn missing_prompts_ids_kernels_and_devices_are_refused() {
     ok(&llama_trace(["check", "--prompt", "Once upon", "--threads", "1", "--cache-dtype", "f16"]));
 }
 
+#[cfg(unix)]
 #[test]
 fn ctrl_c_ends_a_check() {
+    use super::stop::{end, interrupt};
+    use std::process::Stdio;
+    use std::time::Duration;
     let folder = tempfile::tempdir().unwrap();
     models::zeros(folder.path(), [16, 512, 2048, 8, 300]);
     let ids = folder.path().join("ids.txt");

@@ -156,6 +156,7 @@ pub(crate) fn files_and_folders(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 /// Asserts that a folder of a killed process, which another process must remove, becomes empty.
+#[cfg(unix)]
 pub(crate) fn soon_empty(folder: &Path) {
     for _ in 0..2400 {
         if files_and_folders(folder).is_empty() {

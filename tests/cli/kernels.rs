@@ -6,7 +6,9 @@ use std::path::Path;
 use ndarray::ArrayD;
 use ndarray_npy::ReadNpyExt;
 
-use super::common::{command, llama_trace, stderr, stdout};
+#[cfg(target_os = "linux")]
+use super::common::stdout;
+use super::common::{command, llama_trace, stderr};
 use super::{PROMPT, ok};
 
 #[test]

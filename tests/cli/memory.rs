@@ -30,14 +30,12 @@ fn assert_refused(output: &Output, what: &str) {
     assert_eq!(said.matches("error: ").count(), 1, "{said}");
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_cache_that_does_not_fit_is_refused_with_its_size() {
     let output = limited(&["--ids", "1,2", "-n", "900000000"]);
     assert_refused(&output, "the KV cache for 900000002 tokens");
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn buffers_of_a_pass_that_do_not_fit_are_refused_with_their_size() {
     let output = limited(&["bench", "--prompt-tokens", "4000000", "--cached", "1", "--gen", "0"]);

@@ -158,7 +158,6 @@ fn ctrl_c_during_the_exchange_of_files_restores_the_old_files() {
 
 /// The process that removes the temporary folder of another process checks the folder's name, so it never removes a
 /// user's folder.
-#[cfg(unix)]
 #[test]
 fn only_a_folder_with_a_temporary_name_is_removed_for_another_process() {
     let place = tempfile::tempdir().unwrap();

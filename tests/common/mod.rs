@@ -55,7 +55,16 @@ pub(crate) fn llama_trace<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Ite
 /// The command of the binary with `args`, not started yet.
 pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     hear_hangups();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
+    let binary = env!("CARGO_BIN_EXE_llama-trace");
+    // For another processor, an emulator runs the binary.
+    let mut command = match std::env::var_os("LLAMA_TRACE_RUNNER") {
+        Some(runner) => {
+            let mut command = Command::new(runner);
+            command.arg(binary);
+            command
+        }
+        None => Command::new(binary),
+    };
     // The expected texts and pictures are those of the CPU, so hide any GPU.
     command.env("CUDA_VISIBLE_DEVICES", "");
     command.args(args).stdin(std::process::Stdio::null());

@@ -19,6 +19,7 @@ pub(super) enum Line {
     /// The error for a line that cannot be a turn. The next line may be a valid one.
     Wrong(Error),
     /// Ctrl-C at the prompt.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "a console ends the line itself"))]
     Interrupted,
     End,
 }

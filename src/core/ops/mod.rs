@@ -5,6 +5,7 @@ pub mod attention;
 pub mod blocks;
 pub mod elementwise;
 pub mod exp;
+mod fma;
 pub mod matmul;
 pub mod quantize;
 pub mod rms_norm;

@@ -32,12 +32,11 @@ pub(super) fn last_level_cache() -> Option<usize> {
     sizes.max().map(|kibibytes| kibibytes << 10)
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
     #[test]
-    #[cfg(target_os = "linux")]
     fn the_system_says_how_much_is_free() {
         assert!(free().is_some_and(|bytes| bytes > 1 << 20));
     }

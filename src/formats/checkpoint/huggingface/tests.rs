@@ -3,7 +3,6 @@
 use super::super::safetensors::tests::file;
 use super::super::{Weight, open as open_any};
 use super::*;
-use std::path::PathBuf;
 use tempfile::TempDir;
 
 const CONFIG: &str = r#"{"model_type":"llama","hidden_size":4,"num_hidden_layers":1,"num_attention_heads":2,
@@ -162,7 +161,7 @@ fn links_lead_out_of_the_directory_to_a_cache_alone() {
         link(folder.path());
         open(folder.path(), &[])
     };
-    let in_sub = |target: PathBuf| {
+    let in_sub = |target: std::path::PathBuf| {
         opened(&|folder| {
             std::fs::create_dir(folder.join("sub")).unwrap();
             symlink(&target, folder.join("sub/a.safetensors")).unwrap();

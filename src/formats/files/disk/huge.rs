@@ -4,7 +4,9 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 
-use memmap2::{Mmap, MmapMut, MmapOptions};
+#[cfg(target_os = "linux")]
+use memmap2::MmapOptions;
+use memmap2::{Mmap, MmapMut};
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;

@@ -20,6 +20,7 @@ pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
 
 /// Returns the scales and the minima of all runs of `blocks`.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 pub(super) fn numbers<F: Format, const RUNS: usize>(blocks: &[u8]) -> [[f32; RUNS]; 2] {
     let (mut scales, mut minima) = ([0.0; RUNS], [0.0; RUNS]);
     for (i, block) in blocks.chunks_exact(F::BYTES).enumerate() {

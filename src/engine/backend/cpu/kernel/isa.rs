@@ -39,6 +39,7 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     );
 
     /// The numbers of rows that [`Isa::dots`] can read side by side.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     fn streams(&self) -> &'static [usize];
 
     /// Computes the same as [`Isa::dots`] for many rows of `x`, which are packed in reading order.

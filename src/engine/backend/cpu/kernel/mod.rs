@@ -162,6 +162,7 @@ impl Kernel {
     }
 
     /// Returns the kind of multiplication in products of many rows with a matrix of number type `dtype` in `precision`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "there is no bfloat16 unit"))]
     pub fn multiplied(self, precision: Precision, dtype: Dtype) -> Multiplied {
         #[cfg(target_arch = "x86_64")]
         if self.bf16.is_some_and(|unit| unit.takes(dtype, precision)) {

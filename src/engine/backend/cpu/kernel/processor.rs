@@ -69,6 +69,7 @@ impl Processor {
 
     /// Returns the processor with this `signature` in `cpuid` leaf 1, EAX (Intel 64 and IA-32 Architectures Software
     /// Developer's Manual, volume 2A, CPUID).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     fn of(vendor: String, signature: u32) -> Self {
         let field = |from: u32, bits: u32| (signature >> from) & ((1 << bits) - 1);
         let (family, model) = (field(8, 4), field(4, 4));

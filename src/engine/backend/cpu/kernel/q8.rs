@@ -83,6 +83,7 @@ pub(super) struct Padded {
 /// A padded row. For each group: the values in order and as in [`Padded::crossed`], the scale, the sums of the two
 /// halves, and the sum of all values.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 pub(super) struct PaddedRow<'a> {
     pub(super) values: &'a [[i8; GROUP]],
     pub(super) crossed: &'a [[i8; GROUP]],
@@ -177,6 +178,7 @@ impl Quantized {
     }
 
     /// Returns the tiles, if they were built.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn tiles(&self) -> Option<&Tiles> {
         self.tiles.as_ref()
     }
@@ -237,6 +239,7 @@ impl Padded {
     }
 
     /// Returns row `row`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn row(&self, row: usize) -> PaddedRow<'_> {
         let groups = row * self.groups..(row + 1) * self.groups;
         let values = |lines| &bytemuck::cast_slice::<Aligned, i8>(lines).as_chunks().0[groups.clone()];

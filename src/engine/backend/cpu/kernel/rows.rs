@@ -106,6 +106,7 @@ impl<'a> Spaced<'a> {
     }
 
     /// Returns the rows after the first `count` rows.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn skip(self, count: usize) -> Self {
         Self { values: &self.values[count * self.stride()..], ..self }
     }
@@ -126,6 +127,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Whether weights are used as they are stored, without a scale or rounding.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn plain(self) -> bool {
         match self.dtype {
             Dtype::F32 => self.precision != Precision::Bf16,
