@@ -563,7 +563,7 @@ fn an_error_in_a_map_names_its_key() {
         ("", "times = 'w.{layer}.npy'", "v.0.npy: `times` in capture.toml names w.0.npy, which is not there"),
         ("", "minus = 'm.{pass}.npy'", "v.0.npy: `minus` in capture.toml names m.0.npy, which is not there"),
         ("", "axes = ['head_dim', 'token']", "it has 3 axes and not 2: see `axes` in capture.toml"),
-        ("", "plus = '{Layer}.npy'", "`{Layer}` in `{Layer}.npy` of xv is no place for a number"),
+        ("", "plus = '{Layer}.npy'", "`{Layer}` in `{Layer}.npy` of xv is not a place for a number"),
         ("", "axes = ['token', 'token', 'head_dim']", "axes of xv has `token` twice"),
     ] {
         let pass = [&format!("start = 0, tokens = [{IDS}]"), padding].join(if padding.is_empty() {

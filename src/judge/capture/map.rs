@@ -548,7 +548,7 @@ mod tests {
             ("stages.xx.file = 'a.npy'", "no stage `xx`"),
             ("stages.xq.file = '../a.npy'", "not below the folder"),
             ("stages.xq.file = '/etc/passwd'", "not below the folder"),
-            ("stages.xq.file = '{Pass}.{layer}.npy'", "`{Pass}` in `{Pass}.{layer}.npy` of xq is no place"),
+            ("stages.xq.file = '{Pass}.{layer}.npy'", "`{Pass}.{layer}.npy` of xq is not a place"),
             ("stages.ffn_norm.times = 'w.{layer:2}.npy'", "`{layer:2}` in `w.{layer:2}.npy` of ffn_norm"),
             ("stages.xq.axes = ['batch', 'head', 'head', 'head_dim']", "axes of xq has `head` twice"),
             ("stages.xq.axes = ['dim']", "no axis `dim`"),
