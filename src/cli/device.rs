@@ -27,6 +27,7 @@ pub(super) enum Device {
 
 /// The memory that a run needs besides its weights.
 #[derive(Clone, Copy, Default)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only a GPU is asked for room"))]
 pub(super) struct Room {
     /// Tokens of the context, if given.
     pub(super) context: Option<usize>,
