@@ -71,14 +71,14 @@ impl Raster {
     pub(super) fn down(&self, app: &App) -> Option<String> {
         match self.each.0 {
             0 | 1 => None,
-            rows if rows > 2 && coloured(app) => Some(format!("{} each half", rows / 2)),
-            rows => Some(format!("{rows} each")),
+            rows if rows > 2 && coloured(app) => Some(format!("{} per half", rows / 2)),
+            rows => Some(format!("{rows} per cell")),
         }
     }
 
     /// The number of columns in one place, as text; none for one column.
     pub(super) fn right(&self) -> Option<String> {
-        (self.each.1 > 1).then(|| format!("{} each", self.each.1))
+        (self.each.1 > 1).then(|| format!("{} per cell", self.each.1))
     }
 
     /// The place that shows a row and a column.
