@@ -30,7 +30,7 @@ using uintptr_t = unsigned long long;
 #endif
 // Declares a kernel for blocks of at most `threads` threads.
 #define KERNEL(threads) ENTRY __launch_bounds__(threads)
-// Declares a kernel that may use as many registers as still leave room for `blocks` blocks on a multiprocessor.
+// Declares a kernel that uses so few registers that `blocks` blocks fit on a multiprocessor at the same time.
 #define KERNEL_WITH(threads, blocks) ENTRY __launch_bounds__(threads, blocks)
 // Declares a function that is not inlined, so that its callers share one copy of the code.
 #define ONE_COPY __noinline__ __device__

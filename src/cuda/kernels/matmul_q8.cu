@@ -111,7 +111,7 @@ struct Copier {
 
     const uint4* from;  // for the next stage
     long long apart;    // distance between rounds
-    int to, left;       // place in a stage, and number of units from the thread's own unit in the next stage on
+    int to, left;       // place in a stage, and number of units that remain from the thread's own unit in the next stage on
 
     __device__ Copier(const uint4* of, int units) {
         const int set = threadIdx.x / OF_SET, unit = threadIdx.x % OF_SET / EACH, i = threadIdx.x % EACH;
@@ -179,7 +179,7 @@ struct Warp {
     int units;          // number of units to multiply
     const uint4* unit;  // record of the next unit, and number of units left in its stage
     int left;
-    uint32_t a[2][4], b[4][2];  // its values
+    uint32_t a[2][4], b[4][2];  // values of the loaded unit
     Whole whole[RUNS][2][4];    // integer products, and their start values
     Whole nothing;
 
