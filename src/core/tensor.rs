@@ -172,7 +172,7 @@ impl fmt::Display for Dtypes {
     }
 }
 
-/// One tensor: row-major, little-endian, in place. The length of `bytes` always matches the shape and the dtype.
+/// One tensor: row-major, little-endian, as it is stored. The length of `bytes` always matches the shape and the dtype.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     dtype: Dtype,

@@ -7,7 +7,7 @@ use crate::config::CacheDtype;
 use crate::ops::quantize::Quantized;
 use crate::trace::stage::Rounded;
 
-/// The numbers at a place.
+/// The numbers of a [`Place`].
 #[derive(Clone, Copy, Debug)]
 pub enum Numbers<'a> {
     /// float32.
@@ -30,9 +30,9 @@ pub struct Exact {
     /// The number.
     pub value: f64,
     /// The result that float32 arithmetic may give instead, if a value is too near the middle between two bfloat16
-    /// numbers, or a random number too near the end of an interval. Otherwise equal to `value`.
+    /// numbers, or if a random number is too near the end of an interval. Otherwise equal to `value`.
     pub other: f64,
-    /// The largest magnitude among the terms of the sum, or of the number itself.
+    /// The largest magnitude among the terms, if the rule is a sum; otherwise the magnitude of the number.
     pub largest: f64,
 }
 
@@ -40,7 +40,7 @@ pub struct Exact {
 /// units of float32.
 const TIE: f64 = 1e-6;
 
-/// Terms that are summed in parallel.
+/// Number of partial sums.
 const LANES: usize = 8;
 
 /// Evaluates the rules of one site over operands that do not change. It caches results that all cells of a row share,
@@ -76,8 +76,8 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// The float32 numbers from the first to the last cell of a line, those between its steps included. Empty for other
-    /// types.
+    /// All float32 numbers from the first to the last cell of a line, also those that its step skips. Empty for other
+    /// number types.
     fn floats(&self, line: &Line) -> &'a [f32] {
         let (first, numbers) = self.of(line.place);
         let Numbers::F32(values) = numbers else { return &[] };

@@ -40,8 +40,8 @@ pub trait Operands {
 struct Folded {
     result: Option<f32>,
     is_sum: bool,
-    /// For a rule that is no sum: how many of the first operands are always shown, and a name for the others. `None` if
-    /// all are shown.
+    /// For a rule that is not a sum: the number of first operands that are always shown, and a name for the others.
+    /// `None` if all are shown.
     own: Option<(usize, &'static str)>,
     /// Whether the result is the largest of the operands.
     is_largest: bool,
@@ -95,7 +95,7 @@ pub fn explain(
     };
     let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } =
         explainer.folded;
-    // Operands of a rule that is no sum stay in the order of their use.
+    // Operands of a rule that is not a sum stay in the order of their use.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
     }
@@ -162,7 +162,7 @@ impl<O: Operands> Explainer<'_, O> {
         self.folded.terms.push(Term { operands, product });
     }
 
-    /// A step of a computation: an operand, and the value after it was applied.
+    /// Adds a step of a computation: an operand, and the value after it was applied.
     fn applied(&mut self, operand: Operand, product: f32) {
         self.term(vec![operand], f64::from(product));
     }
@@ -505,7 +505,7 @@ impl<O: Operands> Explainer<'_, O> {
         Ok(())
     }
 
-    /// Notes how many keys an output of a head uses, and how many are hidden.
+    /// Adds a note on how many keys an output of a head uses, and how many are hidden.
     fn what_is_seen(&mut self, site: Site, at: usize, seen: usize) {
         let Some(dims) = self.rules.pass(site.pass) else { return };
         let sizes = self.rules.sizes();
@@ -518,7 +518,7 @@ impl<O: Operands> Explainer<'_, O> {
         }
     }
 
-    /// Notes the token and key of a mask's cell, and why the key is hidden.
+    /// Adds a note on the token and the key of a mask's cell, and on why the key is hidden.
     fn why_hidden(&mut self, site: Site, at: usize, seen: bool) {
         let Some(dims) = self.rules.pass(site.pass) else { return };
         let (keys, tokens) = (dims.keys(), dims.tokens);

@@ -23,7 +23,8 @@ const TOGETHER: usize = 8;
 /// The units of a layer by the magnitude of their `ffn_hidden`, largest first, equal ones by number. NaN comes last.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such token or the site is no layer's `ffn_hidden`, and the errors of `operands`.
+/// [`Error::Usage`] if there is no such token or the site is not the `ffn_hidden` of a layer, and the errors of
+/// `operands`.
 pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> Result<Arc<[u32]>> {
     let mut token = token(rules, (at.site, at.token), operands)?;
     let hidden = token.row(at.site.layer, Stage::FfnHidden)?;
@@ -38,8 +39,8 @@ pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> R
 /// The contribution of some units of a layer to the logits.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such token or unit, or the site is no layer's `ffn_hidden`, and the errors of
-/// `operands`, which must have the weights.
+/// [`Error::Usage`] if there is no such token or unit, or the site is not the `ffn_hidden` of a layer, and the errors
+/// of `operands`, which must have the weights.
 pub fn writings(rules: &Rules, at: &WritesAt, operands: &mut impl Operands) -> Result<Vec<Writing>> {
     let mut token = token(rules, (at.site, at.token), operands)?;
     if let Some(unit) = at.units.iter().find(|unit| **unit as usize >= rules.sizes().hidden) {

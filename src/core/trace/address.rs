@@ -5,7 +5,7 @@
 //! address = [RUN ':'] ['s' N '/'] ['p' N '/'] ['L' N '/'] step ['[' letter '=' N {',' letter '=' N} ']']
 //! ```
 //!
-//! RUN is letters, digits, `-` and `_`; `r0` is the run itself. `s` is the sequence of a batch, `p` the pass, `L` the
+//! RUN is letters, digits, `-` and `_`; `r0` is the original run. `s` is the sequence of a batch, `p` the pass, `L` the
 //! layer. A step is a stage, a view or a weight ([`Weight`]). A letter names an axis of the step ([`Axis::index`],
 //! [`Weight::letters`]); `q`, for query, is an alias of `t`.
 //!
@@ -147,8 +147,8 @@ impl Address {
         Ok(())
     }
 
-    /// The number of its run, or `here` if it names no run. `None` if the name is not `r` followed by a number: then it
-    /// may be the name of a run that the caller has opened.
+    /// The number of its run, or `here` if it names no run. `None` if the name is not `r` followed by a number; the
+    /// caller may have opened a run with such a name.
     pub fn run_number(&self, here: Run) -> Option<Run> {
         match &self.run {
             None => Some(here),

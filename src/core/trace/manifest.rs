@@ -61,7 +61,7 @@ pub struct Manifest {
     /// The names of each stage in other code.
     #[serde(skip_deserializing)]
     aliases: Map<String, Value>,
-    /// The model; `None` in old manifests, which had only words.
+    /// The model; `None` in old manifests, which had only the field `model`.
     pub card: Option<ModelCard>,
     /// The file suffix of pictures; `None` for `.npy` files.
     #[serde(skip)]
@@ -217,7 +217,7 @@ impl Manifest {
         Ok(Self { cache, ..Self::complete(card, (prompt, prompts), sampling, passes, files) })
     }
 
-    /// `sequence`, if there are several.
+    /// Returns `sequence`, or `None` if the export has only one sequence.
     fn one_of(&self, sequence: usize) -> Option<usize> {
         (!self.prompts.is_empty()).then_some(sequence)
     }

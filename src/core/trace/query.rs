@@ -24,7 +24,7 @@ pub enum Query {
     Block(Site, Region),
     /// The spread of the values of a part of a stage.
     Spread(Part),
-    /// The ids of the vocabulary, ordered by the values of a part. The part has no other axis than the vocabulary.
+    /// The ids of the vocabulary, ordered by the values of a part. The vocabulary is the only axis of the part.
     Order(Part),
     /// The attention patterns of the heads of a layer; the site is its softmax.
     Patterns(Site),

@@ -338,7 +338,7 @@ impl Stage {
         inputs
     }
 
-    /// Itself, or the stage before it if it is absent.
+    /// This stage or, if it is absent, the stage that is read in its place.
     fn or_before(self, sizes: &Sizes, dims: PassDims) -> Self {
         if self.present(sizes, dims) { self } else { self.info().instead.unwrap_or(self) }
     }

@@ -176,7 +176,7 @@ impl Layout {
         (group, range)
     }
 
-    /// The number of passes in the tensor: its rows in the tables.
+    /// The number of passes in the tensor, which is also its number of rows in the tables.
     pub fn rows(&self, key: Key) -> usize {
         let (group, range) = self.group(key);
         group.between(key.stage, Weight::One, &range)

@@ -19,7 +19,7 @@
 //!
 //! A course is a sequence, or the unshared part of a branch. Courses of branches are numbered after the sequences
 //! (`course − sequences + 1` is the run). If there are several courses, names begin with the course: `s1/`, `r1/` or
-//! `r1/s1/` (nothing for sequence 0 of the run itself). If that would give too many names, all courses share `s*/`. A
+//! `r1/s1/` (nothing for sequence 0 of the original run). If that would give too many names, all courses share `s*/`. A
 //! stage whose row length differs between passes is stored in `decode` as one flat list of values.
 //!
 //! The position of each value follows from `passes` and the names alone ([`layout`]). All sizes are known before the

@@ -45,7 +45,7 @@ pub struct Writer {
     failed: Option<Error>,
 }
 
-/// A stage of a pass with missing rows.
+/// A stage of a pass, some rows of which have not arrived yet.
 #[derive(Default)]
 struct Open {
     sum: Summing,
@@ -62,7 +62,8 @@ struct Piece<'a> {
     bytes: &'a [u8],
     /// Its offset in the values of its stage, in bytes.
     at: usize,
-    /// The digest of the block up to this piece. `None` if the part before it did not arrive directly before.
+    /// The digest of the block up to this piece. `None` if the bytes before this piece did not arrive immediately
+    /// before it.
     digest: Option<Context>,
     sum: Summing,
 }

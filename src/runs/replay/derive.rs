@@ -24,8 +24,8 @@ pub fn is_derivable(stage: Stage) -> bool {
     stage.info().derived_from.is_some()
 }
 
-/// Whether `stage` can be computed from other kept stages of all passes so far, or from the sampler settings. A trace
-/// need not keep it.
+/// Whether `stage` can be computed from kept stages of this and earlier passes, if necessary with the sampler settings.
+/// A trace need not keep such a stage.
 pub fn follows(stage: Stage) -> bool {
     is_derivable(stage) || matches!(stage, Stage::CacheK | Stage::CacheV | Stage::Probs | Stage::Nucleus)
 }

@@ -30,10 +30,12 @@ use llama_trace_formats::tokenizer::Tokenizer;
 /// Default limit of frame memory, in bytes.
 pub const DEFAULT_MEMORY: usize = 1 << 30;
 
-/// The smallest frame memory for a viewer, in bytes: the largest vocabularies' row is then a small part of it.
+/// The smallest frame memory for a viewer, in bytes. A row of logits takes only a small part of it, even with the
+/// largest vocabularies.
 pub const LEAST_MEMORY: usize = 16 << 20;
 
-/// Values that the viewer's side summarises or sorts itself, while a key press waits. The worker handles larger ones.
+/// The largest number of values that the viewer's side summarises or sorts itself, while a key press waits. The worker
+/// handles larger numbers of values.
 const AT_ONCE: usize = 1 << 15;
 
 /// Columns of the progress bar.
@@ -430,7 +432,7 @@ impl Source for Live {
             ))));
         }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
-            // A later answer would not be fetched.
+            // A later reply of the worker would not be fetched, so the query is not pending any more.
             self.pending.remove(query);
             return Poll::Ready(Ok(answer));
         }

@@ -78,10 +78,10 @@ impl Recorded {
         Self { judged: Some(run), ..self }
     }
 
-    /// Opens a sequence of the run itself or of a branch.
+    /// Opens a sequence of the original run or of a branch.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is none with this number, or no thread can be started.
+    /// [`Error::Usage`] if there is no such run or sequence, or no thread can be started.
     pub fn open(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         let sequences = self.trace.sequences();
         if sequence >= sequences {

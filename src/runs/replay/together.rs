@@ -44,7 +44,8 @@ pub(super) struct Together {
 type Asked = (Arc<Model>, Member, Sampler, Option<Arc<dyn Tokenizer>>);
 
 impl Together {
-    /// The model runs over the tokens of `passes` as soon as something is asked for that `trace` lacks.
+    /// A trace with its model. The model runs over the tokens of `passes` from the first query on that `trace` cannot
+    /// answer.
     pub(super) fn new(
         (trace, kept): (Live, Arc<dyn Kept>),
         run: Asked,

@@ -6,7 +6,7 @@ use super::{Format, half};
 /// Scale and minimum (six bits each) of all eight runs of a `Q4_K` or `Q5_K` block, from its twelve bytes. Runs 0–3
 /// have them in the low six bits of bytes 0–3 (scale) and 4–7 (minimum). Runs 4–7 have the low four bits in bytes 8–11
 /// (scale: low half of the byte, minimum: high half) and the upper two in the upper two bits of bytes 0–3 (scale) and
-/// 4–7 (minimum). Byte r of each result, counted from the lowest, is that of run r.
+/// 4–7 (minimum). In each of the two results, byte r, counted from the lowest, belongs to run r.
 #[inline(always)]
 pub fn six_bits(packed: &[u8]) -> (u64, u64) {
     let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);

@@ -148,7 +148,7 @@ fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Archite
     })
 }
 
-/// Rejects a file with a tensor that this forward pass does not use: its model computes something else.
+/// Rejects a file with a tensor that this forward pass does not use, because the model computes something else.
 fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool, place: &str) -> Result<()> {
     let known = |name: &str| match Naming::Gguf.weight(name) {
         Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) if !qk_norm => false,

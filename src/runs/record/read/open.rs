@@ -31,7 +31,7 @@ impl Trace {
     pub fn open(path: &Path) -> Result<Self> {
         let place = path.display().to_string();
         Self::read(llama_trace_formats::files::map(path)?, &place).map_err(|error| {
-            // The user named one file of an export or capture, which is opened as a folder.
+            // The user may have named one file of an export or capture. These are opened as a folder.
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let of_folder = ["manifest.json", "capture.toml"].contains(&name) || name.ends_with(".npy");
             if of_folder { error.next("give the folder that contains it") } else { error }
