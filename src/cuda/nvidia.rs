@@ -137,7 +137,7 @@ impl Nvidia {
     /// Opens device number `number`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no driver, no such device, or if one of them is too old.
+    /// [`Error::Usage`] if there is no driver or no such device, or if the driver or the device is too old.
     pub(super) fn open(number: usize) -> Result<Self> {
         Self::begin(find(number)?)
     }
@@ -176,9 +176,9 @@ impl Nvidia {
         Ok(new)
     }
 
-    /// Returns the key to store an answer under: `what`, and everything except the sources that the answer depends on.
-    /// These are the executable, the device, the driver, the compiler and the switched-off features. `None` if the
-    /// executable cannot be identified.
+    /// Returns the key under which an answer is stored. Except for the kernels' sources, it names everything that the
+    /// answer depends on: `what`, the executable, the device, the driver, the compiler and the switched-off features.
+    /// `None` if the executable cannot be identified.
     fn identity(&self, what: &str) -> Option<String> {
         let program = std::env::current_exe().ok()?.metadata().ok()?;
         let built = program.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;

@@ -84,7 +84,7 @@ pub(super) struct Found {
 /// Finds device number `number`.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no driver, no such device, or if one of them is too old.
+/// [`Error::Usage`] if there is no driver or no such device, or if the driver or the device is too old.
 pub(super) fn find(number: usize) -> Result<Found> {
     let cpu = "run with --device cpu, or on a machine with an NVIDIA GPU";
     if !present() {

@@ -2,7 +2,7 @@
 //!
 //! If there are few rows of activations, up to 16, all of them are multiplied with each weight that is read. Many rows
 //! are multiplied in tiles, whose sums have another order. In bfloat16, tensor cores do both. The choice for a row
-//! depends on the tokens of its own span ([`PassRows::orders`]). Integer products are bit-exact with
+//! depends on the number of tokens in its own span ([`PassRows::orders`]). Integer products are bit-exact with
 //! [`llama_trace_core::ops`] in both cases. For up to 16 rows, the weights of integer products go through shared
 //! memory.
 
@@ -625,7 +625,7 @@ fn words(products: &[Asked<'_>], first: usize) -> [u64; MOST_PRODUCTS * PRODUCT_
     words
 }
 
-/// The number of blocks with `outputs` outputs each.
+/// The number of thread blocks if each computes `outputs` outputs.
 fn blocks(products: &[Asked<'_>], outputs: usize) -> usize {
     products.iter().map(|product| product.matrix.outputs().div_ceil(outputs)).sum()
 }

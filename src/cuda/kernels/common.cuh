@@ -271,7 +271,7 @@ struct NearSilu {
         constexpr float MOST = 16.0f;
         constexpr uint32_t OFF = 64;
         value = __fmul_rn(x, near_inverse(__fadd_rn(1.0f, exp_to_round(-x))));
-        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;  // the first value close to the middle
+        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;  // distance from (middle − OFF) up to the value
         sure = fabsf(x) < MOST && after > 2 * OFF;
     }
 };

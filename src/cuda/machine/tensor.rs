@@ -22,7 +22,7 @@ fn kept(sum: f64) -> u64 {
 
 /// mma.m16n8k16: c (16, 8) + a (16, 16) · b (16, 8). The arguments are registers, by number and lane.
 pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes; 4] {
-    // Element i of a is at row groupID (+ 8 for i = 2, 3, 6, 7) and column 2 · threadID in group + i mod 2 (+ 8 for i ≥
+    // Element i of a is at row groupID (+ 8 for i = 2, 3, 6, 7) and column 2 · threadID_in_group + i mod 2 (+ 8 for i ≥
     // 4).
     let mut left = [[0.0; 16]; 16];
     let mut right = [[0.0; 8]; 16];
@@ -54,7 +54,7 @@ pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes
 /// With half as many registers for a and b, it is m16n8k16.
 pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> [Lanes; 4] {
     let byte = |register: u64, i: usize| i64::from((register >> (8 * i)) as i8);
-    // Element i of a register is at row groupID (+ 8 in every second register of a), with k = 4 · threadID in group + i
+    // Element i of a register is at row groupID (+ 8 in every second register of a), with k = 4 · threadID_in_group + i
     // (+ 16 in the second half of the registers).
     let mut left = [[0; 32]; 16];
     let mut right = [[0; 8]; 32];
@@ -95,7 +95,7 @@ impl Tile {
 }
 
 /// Returns the address in shared memory of the element (row, k) of a descriptor's operand. A row has 128 bytes along k.
-/// Groups of eight consecutive rows are a stride apart. The 16-byte pieces of a row are permuted by its number
+/// Groups of eight consecutive rows are a stride apart. The 16-byte pieces of a row are permuted by the row's number
 /// (128-byte swizzle).
 ///
 /// # Panics

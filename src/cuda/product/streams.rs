@@ -21,7 +21,7 @@ use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
-/// Activations that share a scale.
+/// Number of activations that share a scale.
 pub(super) const GROUP: usize = 32;
 
 /// Maximum number of rows.
