@@ -20,7 +20,7 @@ use super::trust;
 use super::verify::Digest;
 use llama_trace_core::stop;
 
-/// The most bytes of a list of files. 100,000 files would fit.
+/// The maximum size in bytes of a list of files. 100,000 files would fit.
 const MAX_LISTING: u64 = 16 << 20;
 const MAX_REDIRECTS: usize = 8;
 /// The number of retries of a request if the server is busy or fails.
@@ -43,7 +43,7 @@ pub(super) enum Failure {
         code: String,
         message: String,
     },
-    /// The answer is not one that a hub gives.
+    /// The response is not that of a hub.
     Strange(String),
 }
 

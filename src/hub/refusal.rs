@@ -6,7 +6,7 @@ use super::settings::Settings;
 use llama_trace_core::error::{Error, printable};
 use llama_trace_core::stop;
 
-/// The most characters of a server's message that are shown.
+/// The maximum number of characters of a server's message that are shown.
 const SHOWN: usize = 300;
 
 /// Returns the place of a failure for a message.
@@ -19,7 +19,7 @@ fn at(settings: &Settings, name: &Name) -> String {
     format!("{}/{name}", settings.endpoint)
 }
 
-/// Returns the error for a failed request; after a stop request, the error for that.
+/// Returns the error for a failed request or, after a stop request, the error for the interruption.
 pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
     if let Err(interrupted) = stop::check() {
         return interrupted;
@@ -100,7 +100,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
     Error::model(what).at(place).expected(expected).found(told(failure)).next(next)
 }
 
-/// Describes the answer for an error's `found`.
+/// Returns a description of the failure for the field `found` of an error.
 pub(super) fn told(failure: &Failure) -> String {
     match failure {
         Failure::Unreachable(text) | Failure::Untrusted(text) | Failure::Strange(text) => shown(text),

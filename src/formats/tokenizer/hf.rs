@@ -192,7 +192,7 @@ impl HfTokenizer {
         let inside = pieces::Inside::of(&self.inner);
         for piece in pieces::of(text, pieces::LENGTH, blanks, inside.as_ref()) {
             let encoding = self.whole(piece, place, plain, added && place == 0)?;
-            // The post-processor's tokens after the first piece belong after the last one.
+            // The post-processor's tokens after the first piece belong after the last piece.
             let own = encoding.get_special_tokens_mask().iter().rposition(|&special| special == 0);
             let (first, rest) = encoding.get_ids().split_at(own.map_or(0, |last| last + 1));
             ids.extend_from_slice(first);

@@ -1,5 +1,5 @@
-//! Names of special tokens in users' messages. `<|eot_id|>` typed into a chat is text about a token; only the one that
-//! the chat template writes is the token.
+//! Names of special tokens in users' messages. `<|eot_id|>` typed into a chat is text about a token. It is the token
+//! only if the chat template writes it.
 //!
 //! A template may split and rearrange texts freely, so its output does not show the origin of a text. Before rendering,
 //! a character that occurs in none of the texts is therefore inserted into every such name. After rendering, it marks

@@ -31,8 +31,8 @@ pub struct Huge(Mmap);
 pub struct Given {
     /// The number of bytes copied.
     bytes: usize,
-    /// If no huge pages were reserved: the number of bytes in transparent huge pages. The inner `None` means that the
-    /// system does not report it.
+    /// If too few huge pages were reserved: the number of bytes in transparent huge pages. The inner `None` means that
+    /// the system does not report it.
     transparent: Option<Option<usize>>,
 }
 
@@ -90,7 +90,7 @@ fn map(length: usize) -> Result<(MmapMut, bool)> {
         return Ok((map, true));
     }
     let map = MmapMut::map_anon(length).map_err(|error| no_memory(length, error))?;
-    // If `madvise` fails, this is not an error; the result is reported.
+    // A failure of `madvise` is not an error: the report says how many bytes are in huge pages.
     let _ = map.advise(memmap2::Advice::HugePage);
     Ok((map, false))
 }

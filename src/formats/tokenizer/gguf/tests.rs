@@ -208,7 +208,7 @@ fn llama_3(ranks: &str) -> Build {
         tokens.iter().enumerate().map(|(rank, token)| (&token[..], rank)).collect();
     let mut merges = Vec::new();
     for (own, token) in tokens.iter().enumerate() {
-        // The starts of the parts after everything of lower rank has been merged.
+        // The starts of the parts after all merges of lower rank.
         let mut cuts: Vec<usize> = (0..=token.len()).collect();
         loop {
             let pair =
