@@ -93,7 +93,7 @@ fn blocks_in_q8_give_the_logits_of_the_float64_reader_with_every_kernel() {
         for kernel in Kernel::available() {
             let cpu = Cpu::with_kernel(kernel).with_precision(Precision::Q8 { group });
             let ours = common::logits::logits_on(cpu, &checkpoint, &ids);
-            // The row of the last id. The row of the sampled token follows.
+            // The logits of the last id. The row after them belongs to the sampled token.
             let last = &ours[(ids.len() - 1) * vocab..ids.len() * vocab];
             let error = distance(last, &exact);
             assert!(error <= 1e-5, "{name}, {}: {error:e}", kernel.name());

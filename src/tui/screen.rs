@@ -223,7 +223,8 @@ impl App {
         Some((if positive { 0.0 } else { stats.min }, stats.max))
     }
 
-    /// The tokens that the nucleus keeps, as in the list of the largest; none on another step.
+    /// The tokens that the nucleus keeps, the likeliest first. None on another step, and in a view that is not sorted
+    /// by size.
     pub fn kept(&self) -> Option<&Order> {
         let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.is_ranked();
         nucleus.then(|| self.answers.order(self.part())).flatten()

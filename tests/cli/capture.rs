@@ -290,7 +290,7 @@ fn files_of_16_bits_get_the_tolerance_of_their_precision() {
                 fs::write(Path::new(&c).join(&file), bytes).unwrap();
             }
         }
-        // If the map states float32, the difference is too large.
+        // If the map states float32, the difference exceeds the tolerance.
         let (code, report) = diff(&[&a, &c]);
         assert_eq!(code, 1, "{report}");
         assert!(report["diagnosis"].to_string().contains("bf16_rounding") || name == "f16", "{report}");
@@ -610,7 +610,8 @@ fn a_captured_folder_can_be_the_reference() {
     assert_eq!(ok(&output), text);
 }
 
-/// Runs the script on two stub models: their argument for the cache has the old name and the new name of transformers.
+/// Runs the script on two stub models. In the first, the argument for the cache has transformers' old name, in the
+/// second the new name.
 #[test]
 fn the_script_uses_the_models_name_of_the_cache_argument() {
     const STUB: &str = r#"

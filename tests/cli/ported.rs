@@ -414,9 +414,9 @@ fn a_wrong_file_is_told_apart_from_a_mistake_of_the_run() {
         assert!(stdout(&output).contains(what), "{}", stdout(&output));
         assert!(stderr(&output).contains("; B's file looks like gate_up_swapped"), "{}", stderr(&output));
     }
-    // Here the run went on with the wrong values, so the note must not appear. That a later norm or softmax is equal
-    // proves nothing: a norm is the same for a vector of any length, and scores that are further from 0 may give the
-    // same softmax.
+    // Here the run went on with the wrong values, so the note must not appear. A later norm or softmax that is equal
+    // does not prove that the run used the right values: a norm does not depend on the length of its input vector, and
+    // scores that are further from 0 may give the same softmax.
     fs::write(file("layer_01", "ffn_up"), own).unwrap();
     times(&folders[1], "embedding", 2.0, usize::MAX);
     let (first, notes) = said(&folders, &["--model", &model()]);
@@ -472,7 +472,7 @@ fn twice(folder: &Path, stage: &str) {
     both.as_standard_layout().write_npy(fs::File::create(path).unwrap()).unwrap();
 }
 
-/// cos and sin in transformers' layout, in a port that differs elsewhere.
+/// A port that writes cos and sin in transformers' layout, and differs in another stage.
 #[test]
 fn a_stage_of_another_shape_hides_no_difference_and_is_listed_separately() {
     let folder = TempDir::new().unwrap();

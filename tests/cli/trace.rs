@@ -417,7 +417,7 @@ fn statistics_are_shown_instead_of_values_that_were_not_kept() {
         ]));
         fs::read_to_string(&picture).unwrap()
     };
-    // This also holds for attention, although the cursor cannot move to the largest key.
+    // The statistics are also shown for attention, although the cursor cannot move to the largest key without values.
     assert!(snapshot("p0/L0/softmax").contains("statistics: min 0"));
     let shown = snapshot("p0/L0/xq");
     for figure in ["min", "max", "mean", "std"] {

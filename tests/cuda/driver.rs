@@ -129,8 +129,8 @@ fn the_text_is_that_of_the_cpu_and_tokens_need_no_copies() {
         let of_13 = copied();
         assert_eq!(of_20[0] - of_13[0], 0);
         assert_eq!(of_20[1] - of_13[1], if more.is_empty() { 0 } else { (20 - 13) * 8 });
-        // A driver that cannot capture kernels that start early captures the other kernels, like a driver that never
-        // starts kernels early. A driver that cannot capture any kernel launches them one by one.
+        // If a driver cannot capture kernels that start early, or cannot start kernels early at all, its passes are
+        // still captured as graphs. If a driver cannot capture any kernel, the kernels are launched one by one.
         for (what, which, graphs) in
             [("CAPTURE", "early", 15..=20), ("CAPTURE", "all", 0..=0), ("EARLY", "any", 15..=20)]
         {

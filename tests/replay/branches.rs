@@ -65,7 +65,7 @@ fn backends() -> Vec<(String, Cpu)> {
     backends
 }
 
-/// All stages, alternating between the runs, so that the cache switches between them.
+/// Reads all stages, alternating between the runs, so that the cache switches from one run to the other each time.
 #[test]
 fn a_branch_with_the_token_that_was_drawn_has_the_bits_of_the_run() {
     for model_name in ["gqa", "mistral", "qwen3"] {
@@ -109,7 +109,7 @@ fn branches_of_branches_have_the_bits_of_their_own_tokens_and_leave_the_run_its_
         let mut first = branch(&mut live, 1, 1, other(tokens[1]), 5);
         let of_first = drawn(first.outline());
         let mut second = branch(&mut *first, 2, 3, other(of_first[3]), 6);
-        // A branch from a pass that the branch shares with the run.
+        // A branch of the second branch, from a pass that the second branch shares with the run.
         let mut third = branch(&mut *second, 3, 0, other(tokens[0]), 3);
         let all: [&mut dyn Source; 4] = [&mut live, &mut *first, &mut *second, &mut *third];
         let expected: Vec<_> = all

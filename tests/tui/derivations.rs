@@ -285,7 +285,7 @@ fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
         while desk.app.view().name() != "sampler" {
             desk.keys("v");
         }
-        // Temperature 0.1, all tokens, top-p 1.
+        // Sets temperature 0.1, no top-k limit, and top-p 1.
         for (knob, right, times) in [("", false, 7), ("]", true, 8), ("]", true, 4)] {
             desk.keys(knob);
             for _ in 0..times {
@@ -350,7 +350,7 @@ fn the_go_to_line_opens_weights_by_address_and_steps_by_number() {
     // The program can also open at this address.
     let mut desk = Desk::at("L1/wq[o=5,i=17]", (120, 40));
     desk.shows("L1/wq[o=5,i=17] · learned");
-    // The trail ends at the next step.
+    // Going to the next step ends the trail.
     desk.go("p0/L1/qk[h=2,t=3,k=1]");
     desk.key(KeyCode::Enter).key(KeyCode::Enter).shows(" › ");
     desk.keys("N");

@@ -143,13 +143,13 @@ fn play_goes_on_until_its_end_or_any_other_key() {
     update(&mut stage.app, Action::PlayOn);
     stage.sync();
     assert_eq!((stage.app.place().layer, stage.message()), (Some(0), ""));
-    // The play goes towards layer 0 and ends there.
+    // The playback goes towards layer 0 and ends there.
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
     stage.shows("layer 0 is the first layer");
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
-    // Any other key stops the play and does nothing else, even a key that would go on or quit.
+    // Any other key only stops the playback, even a key that would go to the next step or quit.
     for key in ["n", " ", "x", "/", "q", "j"] {
         let (place, at) = (stage.keys("nA").app.place(), stage.app.index());
         stage.keys(key).shows("stopped");

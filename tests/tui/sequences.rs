@@ -171,7 +171,7 @@ fn two_sequences_are_compared_at_one_cell_with_their_difference() {
             let factor = 1.0 + sequence as f32;
             let shown = program.stage.app.tensor().unwrap().get(&program.stage.app.index()).unwrap();
             let llama_trace::trace::frame::Number::F32(shown) = shown else { panic!("{shown:?}") };
-            // The values of all sequences are the same wave, each times another factor.
+            // All sequences have the same wave of values. Each sequence multiplies the wave by another factor.
             shown / (1.0 + program.stage.app.outline().sequence as f32) * factor
         };
         let shows_both = |program: &Program, here: usize, there: usize| {
@@ -194,7 +194,7 @@ fn two_sequences_are_compared_at_one_cell_with_their_difference() {
         shows_both(&program, 1, 0);
         program.keys(")");
         shows_both(&program, 2, 1);
-        // Two sequences may have different lengths, so one may lack a token of the other.
+        // Two sequences may have different lengths, so a token of one may not exist in the other.
         program.keys("(/t\u{1b}");
         program.keys("/L1/xq[t=10,h=2,c=3]\r");
         program.stage.shows("s2 · it has no such value");
@@ -468,7 +468,7 @@ fn the_sampler_branches_with_its_token_or_the_token_under_the_cursor() {
     let marked = lines.iter().find(|line| line.contains(" ←") && line.contains("0.0")).unwrap();
     assert!(marked.contains(&text), "{screen}");
     program.stage.shows("→ picked");
-    // A branch with the run's own token is not another text, and the list says so.
+    // A branch with the run's own token has the same text as the run, and a message says so.
     program.keys("/r0:p0/probs\rb");
     assert!(
         program.stage.message().contains("goes on from r0 after pass 0, with the same token"),

@@ -111,7 +111,7 @@ impl Diagram {
         diagram
     }
 
-    /// The first possible row of a box that reads another box.
+    /// The first possible row of a box that reads box number `read`.
     fn below(&self, read: usize, joins: bool) -> usize {
         let spot = &self.spots[read];
         // A box that reads the layer's input is in the same row as the input. A box that adds a sublayer's

@@ -351,7 +351,8 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
         let (code, report) = diff(&[a.clone(), own], &["--model", fixture("builtin").to_str().unwrap()]);
         assert_eq!((code, &*address(&report)), (1, "p0/final_norm"), "{report}\n{map}");
     }
-    // With these names, it is open whether the last state is normalised. The map says what it means if it is.
+    // These names do not say whether the last state is normalised. The map takes it as the output of the last layer,
+    // and says what is wrong if it should be the output of the final norm.
     let own = folder.path().join("others");
     renamed(&b, &own, 4, &[("embedding", "state_0"), ("ffn_residual", "state_{m}")]);
     let map = propose(&a, &own);

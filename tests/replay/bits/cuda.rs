@@ -28,7 +28,8 @@ pub(super) const ROOM: usize = 1 << 30;
 pub(super) fn small(i: usize) -> ModelConfig {
     let plain = ModelConfig { vocab: 96, context: 64, ..config(64) };
     match i {
-        // The fast kernels support every width. With an odd number of layers, each pass uses other buffers.
+        // The fast kernels support all widths of this model. With an odd number of layers, each pass uses other
+        // buffers.
         0 => ModelConfig { layers: 3, ..plain },
         // The fast kernels support none of these widths.
         1 => ModelConfig {
@@ -190,7 +191,8 @@ fn the_device_draws_what_the_sampler_draws() {
         (1.0, 1, 1.0),
         (2.0, 7, 0.01),
     ];
-    // For the last two sizes, some loops of the kernels, and then all of them, take more than one round.
+    // With a vocabulary of 9,001 tokens, some loops of the kernels take more than one round. With 66,001 tokens, all of
+    // them do.
     let vocabularies = [
         (1, &SETTINGS[..], 0..6),
         (2, &SETTINGS, 0..6),
@@ -213,7 +215,7 @@ fn the_device_draws_what_the_sampler_draws() {
                 if round == 5 {
                     logits[vocab / 2] = f32::NAN;
                 }
-                // The same row among other rows, with another setting and another random number.
+                // The same row twice in one batch, with two random numbers, after a row of zeros at temperature 0.
                 let zeros = vec![0.0; vocab];
                 let all: Vec<f32> = [&zeros, &logits, &logits].into_iter().flatten().copied().collect();
                 let mut buffer = cuda.buffer(all.len()).unwrap();
