@@ -535,9 +535,9 @@ fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " of NaN" } else { "" });
+    let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " (from NaN)" } else { "" });
     let words = |drawn: &[Drawn]| drawn.iter().map(word).collect::<Vec<_>>().join(", ");
-    let why = format!("tokens {}, not {}", words(found), words(&expected));
+    let why = format!("tokens {}; the CPU draws {}", words(found), words(&expected));
     Err(failed("draw tokens as the CPU does", why))
 }
 

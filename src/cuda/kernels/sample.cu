@@ -379,7 +379,8 @@ __device__ inline Reached reach(Candidates& of, const Until& until) {
 // kept: the fewest whose share of the candidates' total probability reaches top_p (1: all). The drawn token is the
 // first, from the likeliest down, at which the sum of probabilities exceeds the random number times the total. 0 if no
 // probability is above 0. ids: memory for (rows, V). parts: (rows, count) of sample_max. Sums are of integer multiples
-// of 2⁻⁶⁰. The choice is that of the CPU, whose sums are float64, except within 1e-6 of an edge. Grid (1, rows), block
+// of 2⁻⁶⁰. The CPU, whose sums are float64, draws the same token, unless a sum is within 1e-6 of the limit that
+// decides. Grid (1, rows), block
 // 1024. V < 2³⁰.
 KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, const Sum* bins, int* ids, int top_k, float top_p, const double* randoms,
                          const Largest* parts, int count, Drawn* drawn_at, Drawn* shown_at) {

@@ -103,8 +103,8 @@ impl Tile {
 pub(super) fn element(descriptor: u64, row: usize, k: usize) -> u64 {
     let field = |first: u32| (descriptor >> first & 0x3fff) << 4;
     let (start, stride) = (field(0), field(32));
-    assert_eq!(descriptor >> 62, 1, "a swizzle of 128 bytes: {descriptor:#x}");
-    assert_eq!(descriptor >> 49 & 7, 0, "rows from where the pattern begins: {descriptor:#x}");
+    assert_eq!(descriptor >> 62, 1, "the swizzle is not 128 bytes: {descriptor:#x}");
+    assert_eq!(descriptor >> 49 & 7, 0, "the rows do not start at the start of the pattern: {descriptor:#x}");
     let at = start + (row / 8) as u64 * stride + (row % 8) as u64 * 128 + (k * 2) as u64;
     at ^ (at >> 7 & 7) << 4
 }
@@ -118,7 +118,7 @@ pub(super) fn multiply_group(
     sums: &mut [Lanes],
     read: impl Fn(u64) -> u16,
 ) {
-    assert_eq!(sums.len(), tile.outputs / 2, "a register for two columns of eight");
+    assert_eq!(sums.len(), tile.outputs / 2, "each lane has a register for two of every eight columns");
     let row_of = |descriptor: u64, row: usize| -> [f64; 16] {
         std::array::from_fn(|k| f64::from(bf16::from_bits(read(element(descriptor, row, k))).to_f32()))
     };
