@@ -167,7 +167,7 @@ impl fmt::Display for Dtypes {
         match names.split_last() {
             Some((last, [])) => f.write_str(last),
             Some((last, rest)) => write!(f, "{} and {last}", rest.join(", ")),
-            None => f.write_str("no tensors that are read here"),
+            None => f.write_str("no tensors of a supported type"),
         }
     }
 }

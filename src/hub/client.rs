@@ -286,7 +286,7 @@ fn begin(response: &Response<Body>, file: &str, start: u64) -> Answer<u64> {
             let range = text(response.headers(), "content-range").unwrap_or_default();
             let from = range.strip_prefix("bytes ").and_then(|range| range.split_once('-'));
             from.and_then(|(from, _)| from.trim().parse().ok())
-                .ok_or_else(|| Failure::Strange(format!("a part of {file} at `{range}`")))?
+                .ok_or_else(|| Failure::Strange(format!("an unknown range of {file}: `{range}`")))?
         }
         _ => 0,
     };

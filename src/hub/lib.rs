@@ -7,9 +7,9 @@
 //!              └──────▶ the cache ◀───────────┘
 //! ```
 //!
-//! This is a separate client on [`ureq`], because the crate `hf-hub` is not enough for files of gigabytes: its version
-//! 1 needs an asynchronous runtime and does not resume a broken download, and its earlier versions do not check the
-//! downloaded bytes.
+//! This is a separate client on [`ureq`], because the crate `hf-hub` is not enough for files of gigabytes. Version 1 of
+//! it needs an asynchronous runtime and does not resume a broken download. Earlier versions do not check the downloaded
+//! bytes.
 
 mod address;
 mod cache;

@@ -50,7 +50,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
         }
         Failure::Refused { status, code, .. } => (*status, code.as_str()),
     };
-    let log_in = "log in with `hf auth login`, or set HF_TOKEN";
+    let log_in = "log in with `hf auth login` or set HF_TOKEN";
     let (what, expected, next) = match (status, code) {
         (_, "GatedRepo") => (
             "the repository is open only to accounts that its owners have approved".to_owned(),
@@ -70,24 +70,24 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
         (401, _) if settings.token.is_some() => (
             "the hub does not accept the token, or has no such repository".to_owned(),
             "a token that is valid, and a repository that it may read".to_owned(),
-            format!("check the name, or {log_in} again"),
+            format!("check the name, or use another token: {log_in}"),
         ),
         (401 | 404, _) => (
-            "there is no such path on this machine; the hub has no such repository, or it is private"
+            "there is no such path on this machine, and no such repository on the hub, or it is private"
                 .to_owned(),
             "a path, or org/name[@revision]".to_owned(),
-            format!("check the spelling; for a private repository {log_in}"),
+            format!("check the spelling; for a private repository, {log_in}"),
         ),
         (403, _) => (
             "access to the repository is denied".to_owned(),
             "an account with access".to_owned(),
-            format!("request access at {place}, or {log_in} with another account"),
+            format!("request access at {place}, or use another account: {log_in}"),
         ),
         (429, _) => (
             "the hub received too many requests".to_owned(),
             "fewer requests".to_owned(),
             match settings.token {
-                None => format!("wait some minutes; or {log_in}, which raises the limit"),
+                None => format!("wait some minutes; or {log_in}: the limit is then higher"),
                 Some(_) => "wait some minutes".to_owned(),
             },
         ),

@@ -17,7 +17,7 @@ pub fn added(rules: &Rules, at: &StreamAt, operands: &mut impl Operands) -> Resu
     let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::FfnResidual);
     if dims.is_none_or(|dims| at.tokens.end > dims.tokens) {
         let last = at.tokens.end.saturating_sub(1);
-        return Err(Error::usage(format!("there is no token {last} of {}", at.site)));
+        return Err(Error::usage(format!("{} has no token {last}", at.site)));
     }
     at.tokens.clone().map(|token| of_token(&mut Token { rules, operands, site: at.site, token })).collect()
 }

@@ -189,7 +189,7 @@ fn no_number(part: &str) -> Option<String> {
         'l' => ("layer", 'L'),
         _ => return None,
     };
-    Some(format!("`{part}` is not a {what}: write a whole number from 0 on, as in {shown}0"))
+    Some(format!("`{part}` is not a {what}: write a whole number, 0 or larger, as in {shown}0"))
 }
 
 /// A message for an unknown name, with similar names.
@@ -222,7 +222,7 @@ fn indexed(part: &str) -> Result<(char, usize), String> {
     match (letters.next(), letters.next()) {
         (Some(letter), None) => match number.parse() {
             Ok(number) => Ok((letter, number)),
-            Err(_) => Err(format!("`{part}`: `{number}` is not a number from 0 on")),
+            Err(_) => Err(format!("`{part}`: `{number}` is not a whole number, 0 or larger")),
         },
         _ => Err(format!("`{part}`: an axis is named by one letter, as in t=5")),
     }
@@ -323,9 +323,9 @@ mod tests {
             "`a b:` is not a name of a run: use letters, digits, `-` and `_`, as in r0:"
         );
         assert_eq!(wrong("L0/x/xq"), "there is no stage `x`");
-        assert_eq!(wrong("L-1/xq"), "`L-1` is not a layer: write a whole number from 0 on, as in L0");
-        assert_eq!(wrong("p1.5/xq"), "`p1.5` is not a pass: write a whole number from 0 on, as in p0");
-        assert_eq!(wrong("s-0/xq"), "`s-0` is not a sequence: write a whole number from 0 on, as in s0");
+        assert_eq!(wrong("L-1/xq"), "`L-1` is not a layer: write a whole number, 0 or larger, as in L0");
+        assert_eq!(wrong("p1.5/xq"), "`p1.5` is not a pass: write a whole number, 0 or larger, as in p0");
+        assert_eq!(wrong("s-0/xq"), "`s-0` is not a sequence: write a whole number, 0 or larger, as in s0");
         assert_eq!(wrong("xq/L0"), "only an index in brackets can follow xq, not `L0`");
         let axes = |text: &str| Address::parse(text).unwrap().axes(XQ_ROPE).unwrap_err();
         assert_eq!(

@@ -29,11 +29,11 @@ fn in_int8(stage: Stage, group: usize) -> String {
     });
     match (matrix, quantized) {
         (Some(weight), Some(input)) => format!(
-            "; in int8: {input} · the int8 values of {}, summed as integers up to the end of a group of {group} \
-             in one of the two; each sum is multiplied by both scales",
+            "; in int8: {input} · the int8 values of {}, summed as integers until a group of {group} ends \
+             in either factor; each sum is multiplied by both scales",
             weight.name
         ),
-        (Some(weight), None) => format!("; {} is int8 values times a scale for each {group}", weight.name),
+        (Some(weight), None) => format!("; each {group} values of {} are int8 values times one scale", weight.name),
         _ => String::new(),
     }
 }

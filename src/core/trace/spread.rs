@@ -149,8 +149,8 @@ impl Spreading {
         Spread { stats, usual, beyond_usual, deviations, beyond_deviations }
     }
 
-    /// The magnitude that 99 of 100 finite nonzero values stay within, accurate to 1 in 128, and the number beyond it.
-    /// `None` if there are too few values.
+    /// An upper bound of the magnitudes of 99 of 100 finite nonzero values, accurate to 1 in 128, and the number of
+    /// values beyond it. `None` if there are too few values.
     fn usual(&self) -> Option<(f64, usize)> {
         const FEWEST: usize = 16;
         let count: usize = self.counts.iter().sum();

@@ -279,7 +279,7 @@ impl Stage {
     /// Returns whether it exists in pass `dims` of a model with `sizes`.
     ///
     /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have a window
-    /// (Qwen's `max_window_layers`), the others hide fewer keys; their `masked_scores` show it.
+    /// (Qwen's `max_window_layers`), the others hide fewer keys; their `masked_scores` show which keys they hide.
     pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
         match self.info().exists {
             Exists::Always => true,

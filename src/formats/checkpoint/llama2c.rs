@@ -138,7 +138,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
 }
 
 fn no_header(place: &str, found: String) -> Error {
-    Error::model("the file is of no supported kind")
+    Error::model("the file is not in a supported format")
         .at(place)
         .expected(READ_HERE)
         .found(found)
@@ -164,7 +164,7 @@ fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelCon
     if !config.tied {
         return Err(no_header(
             place,
-            format!("a vocabulary of -{} tokens in version {version}", config.vocab),
+            format!("the vocabulary size -{} (only version 0 may have a negative size, and this is version {version})", config.vocab),
         ));
     }
     let group = match quantized {
@@ -172,7 +172,7 @@ fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelCon
         true => {
             let number = i32::from_le_bytes([flags[1], flags[2], flags[3], flags[4]]);
             let group = usize::try_from(number).ok().filter(|group| *group > 0);
-            Some(group.ok_or_else(|| no_header(place, format!("groups of {number} values")))?)
+            Some(group.ok_or_else(|| no_header(place, format!("a group size of {number} values")))?)
         }
     };
     Ok((ModelConfig { tied: shared == 1, ..config }, group))
@@ -193,7 +193,7 @@ fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
     let sizes = [dim, ffn_dim, layers, heads, kv_heads, context];
     let layers_fit = usize::try_from(layers).is_ok_and(|layers| layers <= MAX_LAYERS);
     if sizes.iter().any(|&size| size < 1) || !layers_fit || dim % heads != 0 {
-        return Err(wrong(format!("a header of the numbers {numbers:?}")));
+        return Err(wrong(format!("a header with the numbers {numbers:?}")));
     }
     let size = |number: i32| number.unsigned_abs() as usize;
     let config = ModelConfig {

@@ -288,7 +288,7 @@ fn check_covered(text: &str, offsets: &[(usize, usize)], place: usize) -> Result
     let Some((at, character)) = missing else { return Ok(()) };
     Err(Error::prompt(format!("the vocabulary has no token for {character:?}"))
         .at(format!("byte {} of the text", place + at))
-        .expected("characters that the vocabulary covers; it has no token for unknown ones")
+        .expected("characters that the vocabulary covers; it has no token for unknown characters")
         .found(format!("U+{:04X}", u32::from(character)))
         .next("leave the character out, or give token ids"))
 }

@@ -80,8 +80,8 @@ impl<'t> Quoted<'t> {
         (!quoted).then_some(length)
     }
 
-    /// If the section from `start` to `end` contains a quoted name, encodes the text before it and the section. Returns
-    /// whether it did.
+    /// If the section from `start` to `end` contains a quoted name, encodes the text from `from` to `start` and then
+    /// the section. Returns whether the section contains a quoted name.
     fn section(&self, text: &str, from: usize, start: usize, end: usize, ids: &mut Vec<u32>) -> Result<bool> {
         let section = &text[start..end];
         if !section.contains(self.mark) {

@@ -70,7 +70,8 @@ const MOST_TENSORS: usize = 4000;
 
 impl Layout {
     /// The layout of a run with these passes: those of each sequence, numbered from 0, then the unshared ones of each
-    /// of `branches`. Every pass of a sequence except the first reads one token. `stages` are those that have a tensor.
+    /// of `branches`. Every pass of a sequence except the first reads one token. `stages` are the stages that have a
+    /// tensor.
     pub fn new(sizes: Sizes, passes: &[Vec<PassDims>], branches: &[Branch], stages: &[Stage]) -> Self {
         let mut groups = [Group::default(), Group::default()];
         for (course, passes) in passes.iter().enumerate() {

@@ -307,7 +307,7 @@ impl Plan {
                 None => {
                     let found = info.map_or("none".into(), |info| format!("{} {:?}", info.dtype, info.shape));
                     let Tensor { name, dtype, shape, .. } = tensor;
-                    return Err(format!("{name}: {dtype} {shape:?} is expected, and there is {found}"));
+                    return Err(format!("{name}: expected {dtype} {shape:?}, found {found}"));
                 }
             }
         }

@@ -76,7 +76,7 @@ impl Writer {
     pub fn begin(target: &Target, about: About, plan: Plan, texts: TextsOf) -> Result<Self> {
         let folder = target.begin()?;
         let failed = |error: io::Error| {
-            Error::output("the trace cannot be written").in_file(target.path()).found(error).next("make room")
+            Error::output("the trace cannot be written").in_file(target.path()).found(error).next("free some disk space")
         };
         let path = folder.path().join("trace");
         let file = File::options().read(true).write(true).create_new(true).open(path).map_err(failed)?;
@@ -205,7 +205,7 @@ impl Writer {
             Error::output("the trace cannot be written")
                 .in_file(target.path())
                 .found(error)
-                .next("make room, or give a --budget")
+                .next("free some disk space, or give a --budget")
         })?;
         target.commit(&self.folder.path().join("trace"))?;
         Ok(bytes)
@@ -336,7 +336,7 @@ impl Probe for Writer {
         }
         if let Err(error) = self.write(site, rows, values) {
             let error = Error::output("the trace cannot be written").at(site).found(error);
-            self.failed = Some(error.next("make room, or give a --budget"));
+            self.failed = Some(error.next("free some disk space, or give a --budget"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A run that is being watched. A worker owns the model and the session. The worker runs on its own thread if the
+//! A live run that a viewer shows. A worker owns the model and the session. The worker runs on its own thread if the
 //! platform has threads. The viewer's side answers from the store, and asks the worker for everything else.
 
 use std::cell::RefCell;

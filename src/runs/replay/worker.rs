@@ -84,7 +84,7 @@ impl Probe for Watch<'_> {
 
 impl Serves for Worker<'_> {
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
-        // Shared passes of a branch are answered by the run that computed them.
+        // Queries about shared passes of a branch are answered by the run that computed these passes.
         let query = match query.site() {
             Some(site) => {
                 let owner = lock(&self.store).own(site).run;

@@ -330,7 +330,7 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
             return Err(reader.wrong(
                 "the metadata has an array of arrays",
                 "arrays of numbers or strings",
-                "another",
+                "arrays as elements",
             ));
         }
     };

@@ -163,7 +163,7 @@ pub(super) fn template(before: Option<(&str, u32)>, after: Option<(&str, u32)>) 
 
 /// A component of the crate's tokenizer, built from a section of a tokenizer.json that the code above writes.
 fn from_section<T: serde::de::DeserializeOwned>(section: Value) -> T {
-    serde_json::from_value(section).unwrap_or_else(|error| unreachable!("a section of this file: {error}"))
+    serde_json::from_value(section).unwrap_or_else(|error| unreachable!("this section is valid: {error}"))
 }
 
 #[cfg(test)]

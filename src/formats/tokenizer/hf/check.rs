@@ -106,7 +106,7 @@ pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
     if growth > MAX_GROWTH {
         return Err((
             "normalizers that keep a text's length about the same".into(),
-            format!("growth by {growth}"),
+            format!("growth up to {growth} times the length"),
         ));
     }
     let pre_tokenizer = parts("pre_tokenizer", sections.pre_tokenizer, "pretokenizers", PRE_TOKENIZERS)?;
@@ -155,7 +155,7 @@ fn parts(name: &str, raw: Option<&RawValue>, list: &str, known: &[&str]) -> Resu
         one_of(name, kind, known)?;
         if kind == "Sequence" {
             let Value::Array(inner) = part[list].take() else {
-                return Err((format!("{name}: a sequence with a list of {list}"), "none".into()));
+                return Err((format!("{name}: a sequence with a list `{list}`"), "none".into()));
             };
             waiting.extend(inner);
         } else {

@@ -6,8 +6,8 @@
 //! published expressions end a word before the blank, whatever comes before and after. The rest of the file is checked
 //! too. With other expressions, or with tokens that cross a blank, the text is split as a whole.
 //!
-//! A long text without such a blank is also cut inside a word, between two letters that no token joins: every step of a
-//! merge is a token, so none crosses that place. See [`Inside`].
+//! A long text without such a blank is also cut inside a word, between two letters that no token joins. Every step of a
+//! merge is a token, so no step crosses that place. See [`Inside`].
 
 use std::collections::HashSet;
 
