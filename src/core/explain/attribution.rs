@@ -5,7 +5,7 @@
 //! logit(a) − logit(b) = (output[a] − output[b]) · (x · norm / √(mean x² + ε)) = v · x,   x = embedding + Σ_l (attn_output_l + ffn_down_l)
 //! ```
 //!
-//! All sums are float64, over recorded values. The rounding of the run itself is a separate part.
+//! All sums are float64, over recorded values. The rounding by the recorded run is a separate part.
 
 use super::site::Rules;
 use super::terms::Operands;

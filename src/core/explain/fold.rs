@@ -242,8 +242,8 @@ fn products(a: &[f32], b: &[f32]) -> (f64, f64) {
     (sums.iter().sum(), most.into_iter().fold(0.0, f64::max))
 }
 
-/// The product of a row of int8 activations with a row of int8 weights, and the largest magnitude of a run's product.
-/// Runs: see [`Fold::Int8`].
+/// The product of a row of int8 activations with a row of int8 weights, and the largest magnitude among the products of
+/// its runs (see [`Fold::Int8`]).
 fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) {
     let (mut sum, mut most, mut i) = (0.0, 0.0_f64, 0);
     while i < x.len() {
@@ -256,8 +256,8 @@ fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) 
     (sum, most)
 }
 
-/// The product of a row of int8 activations with the values of a row of blocks, and the largest magnitude of a group's
-/// product.
+/// The product of a row of int8 activations with the values of a row of blocks, and the largest magnitude among the
+/// products of the groups.
 fn blocks(x: &[i8], scales: &[f32], group: usize, w: &[f32]) -> (f64, f64) {
     let groups = x.chunks(group).zip(w.chunks(group)).zip(scales);
     let terms = groups.map(|((x, w), scale)| {
@@ -303,8 +303,8 @@ pub(super) fn largest(x: &[f32]) -> usize {
     (0..x.len()).fold(0, |best, i| if better(best, i) { i } else { best })
 }
 
-/// The id at which the running sum of `shares` exceeds `random`. The second number is a neighbouring id if the sum is
-/// too near `random` for float32 shares to decide.
+/// The id at which the running sum of `shares` exceeds `random`. The second number is the same id, or a neighbouring id
+/// if the sum is too near `random` for float32 shares to decide.
 fn drawn(shares: &[f32], random: f64) -> [f64; 2] {
     let likely = likeliest(shares);
     let reached = |number: f64| {

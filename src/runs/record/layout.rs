@@ -38,7 +38,7 @@ pub struct Key {
     pub stage: Stage,
 }
 
-/// The range of a key's sites in its group.
+/// The range of a key's sites in the group of the key.
 struct Range {
     from: usize,
     to: usize,

@@ -37,8 +37,8 @@ fn scales_and_minima(block: &[u8], scales: &mut [f32], minima: &mut [f32]) {
 ///
 /// - d and e (halves);
 /// - twelve bytes with the s and m of all eight runs (`six_bits`);
-/// - q in four parts of 32 bytes. Byte i of part p has q of value 64p + i in its low four bits, and q of value
-///   64p + 32 + i in its high four.
+/// - q in four parts of 32 bytes. Byte i of part p has q of value 64p + i in its low four bits, and q of value 64p + 32
+///   + i in its high four.
 pub struct Q4K;
 
 impl Format for Q4K {
@@ -101,11 +101,11 @@ impl Format for Q5K {
 /// `Q6_K`: x = (d·s)·(q − 32), with a scale s (int8) for each run of 16. The 256 values are two halves of four parts of
 /// 32. A block is, in this order:
 ///
-/// - for each half, 64 bytes with the low four bits of q. Value i of part p has them in byte 32·(p mod 2) + i: in its low
-///   four bits if p < 2, else in its high four;
+/// - for each half, 64 bytes with the low four bits of q. Value i of part p has them in byte 32·(p mod 2) + i: in its
+///   low four bits if p < 2, else in its high four;
 /// - for each half, 32 bytes with the upper two bits of q. Value i of part p has them at bit 2p of byte i;
 /// - the sixteen s;
-/// - d (half).
+/// - d (float16).
 pub struct Q6K;
 
 impl Format for Q6K {
@@ -185,9 +185,9 @@ impl Format for Q2K {
 ///
 /// - 32 bytes with the third bits of q: bit 4h + p of byte i is that of value i of part p = 0 … 3 of half h;
 /// - 64 bytes with the low two bits of q (`two_bits`);
-/// - twelve bytes with the sixteen s. Run r has the low four bits of s in byte r mod 8: in its low half if r < 8, else in
-///   its high half. The upper two bits are at bit 2·⌊r / 4⌋ of byte 8 + r mod 4;
-/// - d (half).
+/// - twelve bytes with the sixteen s. Run r has the low four bits of s in byte r mod 8: in its low half if r < 8, else
+///   in its high half. The upper two bits are at bit 2·⌊r / 4⌋ of byte 8 + r mod 4;
+/// - d (float16).
 pub struct Q3K;
 
 impl Format for Q3K {
