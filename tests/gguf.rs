@@ -122,7 +122,7 @@ fn a_file_of_blocks_runs_in_q8_by_default() {
     };
     assert_eq!(
         precision(&[]),
-        "precision   q8: int8 activations, a scale for every 32 values, times the file's blocks"
+        "precision   q8: products of int8 activations, with a scale for every 32 values, and the file's blocks"
     );
     assert!(precision(&["--precision", "f32"]).starts_with("precision   f32: "));
     assert!(precision(&["--precision", "bf16"]).starts_with("precision   bf16: "));

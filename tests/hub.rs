@@ -74,7 +74,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     let first = hub.run(&RUN);
     assert_eq!(ok(&first), expected());
     let told = stderr(&first);
-    assert!(told.starts_with("org/tiny at 0123456 from the hub: fetched, 7 files of 1.9"), "{told}");
+    assert!(told.starts_with("org/tiny at 0123456 from the hub: 7 files fetched, 1.9"), "{told}");
     assert_eq!(told.lines().count(), 2, "one line names the source, one the model: {told}");
 
     let small = [

@@ -38,7 +38,7 @@ fn export(args: &ExportArgs) -> Result<()> {
         return Err(Error::usage("there is nothing to export")
             .expected("-n 1 or more: the pass over the prompt samples the first token")
             .found("-n 0")
-            .next("give another -n, or none"));
+            .next("give another -n, or leave it out"));
     }
     let (sizes, mut batch) = (run.model.sizes(), run.batch(wanted)?);
     let select = args.select.select(&run, &batch, wanted, false)?;

@@ -255,7 +255,7 @@ pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Opti
 pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfig) {
     if asked.is_none() && capacity < config.context {
         tell(format_args!(
-            "The free memory is enough for a context of {capacity} of the model's {} tokens; --context asks for another number.",
+            "The free memory is enough for a context of {capacity} tokens; the model's own context has {} tokens. --context sets another number.",
             config.context
         ));
     }

@@ -85,7 +85,7 @@ impl Playback {
         true
     }
 
-    /// The message on what is playing and how fast.
+    /// The message that names the walk that is playing, and its pace.
     pub(super) fn message(&self) -> Option<String> {
         let Playing { action, pace, .. } = self.playing.as_ref()?;
         let what = match action {

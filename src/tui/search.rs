@@ -173,7 +173,7 @@ fn rows(region: &Region) -> impl Iterator<Item = Vec<usize>> + '_ {
     })
 }
 
-/// Offset and value of the largest of `values`; the first one if several are equal. NaN is skipped.
+/// The largest of `values` with its offset before it; the first one if several are equal. NaN is skipped.
 fn largest(values: impl Iterator<Item = f64>) -> Option<(usize, f64)> {
     let mut best: Option<(usize, f64)> = None;
     for (at, value) in values.enumerate() {

@@ -88,7 +88,7 @@ pub fn require_terminal() -> Result<()> {
         return Err(Error::terminal("the tracer cannot draw on this terminal")
             .expected("a terminal whose cursor can be moved")
             .found("TERM=dumb")
-            .next("use `llama-trace log` to print the steps, `llama-trace export` to write them to files, or `llama-trace snapshot` to draw a screen into one"));
+            .next("use `llama-trace log` to print the steps, `llama-trace export` to write them to files, or `llama-trace snapshot` to draw a screen into a file"));
     }
     Ok(())
 }

@@ -135,7 +135,7 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
     desk.shows(&format!("one token back   L{} h{} {:.2}", best.1, best.2, best.0));
     // In a decode pass, the view `layers` has only one query.
     desk.go("p1/L0/softmax");
-    desk.keys("6").shows("of the one query");
+    desk.keys("6").shows("for the one query");
 }
 
 #[test]

@@ -56,7 +56,11 @@ fn the_filter_counts_its_cells_and_keys_walk_through_them() {
         for _ in 0..count {
             stage.keys("+");
             assert!(like(value(&stage)), "{step}: {} is not like {own}", value(&stage));
-            assert!(stage.message().contains(&format!(" of {count} cells of {step}")), "{}", stage.message());
+            assert!(
+                stage.message().contains(&format!(" of the {count} cells of {step}")),
+                "{}",
+                stage.message()
+            );
             seen.push(stage.app.index());
         }
         assert_eq!((stage.app.place(), stage.app.index()), (place, index), "{step}: once round");

@@ -69,7 +69,7 @@ fn vanishes(draw: &Draw, token: &Weighed) -> bool {
     draw.setting.temperature > 0.0 && token.prob == 0.0
 }
 
-/// The text in place of the share of a token that cannot be sampled.
+/// The text that a token has instead of its share, if it cannot be sampled.
 fn no_share(draw: &Draw, token: &Weighed) -> String {
     if vanishes(draw, token) { "0" } else { "cut" }.to_owned()
 }
