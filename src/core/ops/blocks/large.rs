@@ -37,8 +37,8 @@ fn scales_and_minima(block: &[u8], scales: &mut [f32], minima: &mut [f32]) {
 ///
 /// - d and e (halves);
 /// - twelve bytes with the s and m of all eight runs (`six_bits`);
-/// - q in four parts of 32 bytes. Byte i of part p has q of value 64p + i in its low four bits, and q of value 64p + 32
-///   + i in its high four.
+/// - q in four parts of 32 bytes. Byte i of part p has q of value 64p + i in its low four bits, and q of value
+///   64p + 32 + i in its high four.
 pub struct Q4K;
 
 impl Format for Q4K {
