@@ -1,5 +1,5 @@
-//! Shared code of the fuzz targets: a folder for the fuzzer's bytes, and functions that use the model or the tokenizer
-//! in this folder as the program does.
+//! Shared code of the fuzz targets. The fuzzer's bytes are written to a folder, and the model or the tokenizer in the
+//! folder is used as in the program.
 //!
 //! The targets read files, and call the functions that read a user's model. An error is a correct result. A panic, a
 //! hang or too much memory is a finding.

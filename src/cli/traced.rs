@@ -33,8 +33,8 @@ pub(super) struct Traced {
 }
 
 impl Traced {
-    /// Opens the trace or the folder at `path`, and a model: the one that `args` names, or the built-in model if the
-    /// run is of that model. Prints a note if derived values may differ in their last bits.
+    /// Opens the trace or the folder at `path`, and its model. This is the model that `args` names, or the built-in
+    /// model if the run is of that model. Prints a note if derived values may differ in their last bits.
     pub(super) fn open(path: &Path, args: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
         Self::open_as(path, args, args, cpu, memory)
     }

@@ -130,8 +130,8 @@ impl Answers {
     }
 
     fn blocks(&self, site: Site) -> impl Iterator<Item = &Block> {
-        // Compares the site in the question, and not the one in the frame: a branch may share a frame of its parent,
-        // and that frame has the parent's site.
+        // Compares the site in the question, not the site in the frame. A branch may share a frame of its parent, and
+        // such a frame has the parent's site.
         self.known.iter().filter_map(move |known| match known {
             (Query::Block(other, _), Known::Answered(Answer::Block(block))) if *other == site => Some(block),
             _ => None,

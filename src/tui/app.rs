@@ -278,8 +278,8 @@ impl App {
 
     /// The token at `rank` in the list of the vocabulary that is sorted by value.
     pub fn ranked(&self, rank: usize) -> Option<u32> {
-        // In the list of the nucleus, the row after the kept tokens has the token that the user picked although the
-        // sampler cut it.
+        // The user may have picked a token that the sampler cut. In the list of the nucleus, this token is in the row
+        // after the kept tokens.
         let cut = self.kept().filter(|kept| rank == kept.positive).and_then(|_| self.picked_though_cut());
         cut.or_else(|| self.answers.order(self.part())?.ids.get(rank).copied())
     }

@@ -30,8 +30,8 @@ fn largest_in(app: &mut App, region: Region) {
     app.search.start(app.place.site(), vec![region], Goal::Largest(None));
 }
 
-/// Moves the cursor to the query's key with the largest weight when attention is shown for the first time, so that the
-/// cursor is on a large value. If the user chose a key, the cursor stays there.
+/// When attention is shown for the first time, moves the cursor to the key with the largest weight for the current
+/// query. If the user chose a key, the cursor stays there.
 pub(super) fn open_on_largest_key(app: &mut App) {
     let Some((key, visible)) = visible_keys(app) else { return };
     // A stage that failed is not searched again and again.

@@ -622,8 +622,8 @@ fn page(app: &mut App, down: isize, right: isize) {
     }
 }
 
-/// Goes to the edge of the panel with the focus: to the start if `far` is the smallest number, to the end if it is the
-/// largest.
+/// Goes to an edge of the panel with the focus. If `far` is the smallest number, this is the start; if `far` is the
+/// largest number, the end.
 fn edge(app: &mut App, far: isize) {
     match app.panels.focus {
         Focus::Derivation => derivation_keys::scroll(app, far),

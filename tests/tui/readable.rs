@@ -34,8 +34,8 @@ fn caption(stage: &Stage) -> String {
     stage.screen().lines().nth(4).unwrap().to_owned()
 }
 
-/// An index that is counted from 0 is never followed by "of" and a count: "3 of 4" for the last index would look as if
-/// there were one more.
+/// An index that is counted from 0 is never followed by "of" and a count. For example, "3 of 4" for the last of 4
+/// indices would look as if one more index followed.
 #[test]
 fn an_index_is_shown_with_its_range() {
     let mut seen = BTreeSet::new();
