@@ -98,8 +98,8 @@ impl Format for Q5K {
     }
 }
 
-/// `Q6_K`: x = (d·s)·(q − 32), with a scale s (int8) for each run of 16. The 256 values are two halves of four parts of
-/// 32. A block is, in this order:
+/// `Q6_K`: x = (d·s)·(q − 32), with a scale s (int8) for each run of 16. The 256 values are two halves, each of four
+/// parts of 32 values. A block is, in this order:
 ///
 /// - for each half, 64 bytes with the low four bits of q. Value i of part p has them in byte 32·(p mod 2) + i: in its
 ///   low four bits if p < 2, else in its high four;
