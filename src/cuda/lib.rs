@@ -79,7 +79,7 @@ pub struct Cuda {
     queue: Arc<Queue>,
     kernels: Arc<Kernels>,
     scratch: Arc<Mutex<Scratch>>,
-    /// Converts weights on the CPU if they are stored in another number type than the one they are multiplied in.
+    /// Converts weights on the CPU if they are not multiplied in the number type in which they are stored.
     host: Cpu,
     precision: Precision,
     cache_dtype: CacheDtype,

@@ -279,9 +279,9 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
 // Attention of spans of one token each. C is a multiple of 8. The numbers in the name are M, the number of query heads
 // per block, and N, the maximum C. A kv head's keys are read from memory once for these M heads. partial: (spans,
 // splits, H, C + 2) values. counters: (grid.z, grid.x), all 0 before and after the kernel. The number of splits, at
-// most 64, depends on the device and not on the batch, so a span has the same bits in every batch. In bfloat16
-// precision, if `narrow` is not null, out is written only there, in bfloat16. Grid (G · ceil(H / G / M), a number of
-// splits that includes all splits with keys, spans), block 128.
+// most 64, depends on the device and not on the batch, so a span's results have the same bits in every batch. In
+// bfloat16 precision, if `narrow` is not null, out is written only there, in bfloat16. Grid (G · ceil(H / G / M), a
+// number of splits that includes all splits with keys, spans), block 128.
 #define DECODE(heads, channels)                                                                                     \
     KERNEL_WITH(128, heads <= 4 ? 3 : 2)                                                                            \
     attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, int early, const float* q,    \

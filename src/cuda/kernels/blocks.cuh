@@ -2,8 +2,8 @@
 //
 // A value is scale · (q − offset) + minimum. The functions of this file read 32 neighbouring values of a block at a
 // time, a *group*. They return q as signed bytes (`codes`), four per word, the first in the lowest byte. A group has
-// one run of 32 values, or two runs of 16 values. The functions also return the scale of each run, and the minimum of
-// each run if the format has minima.
+// one *run* of 32 values, or two runs of 16 values: the values of a run share a scale. The functions also return the
+// scale of each run, and the minimum of each run if the format has minima.
 //
 // Blocks are stored as in the model's file, without gaps. The size of a block determines at which byte of a word the
 // next block begins. In all formats with float16 values, these values are at even addresses.

@@ -1,15 +1,15 @@
 // Shared code of all kernels: number types, rounding, the order of sums, and functions that the emulation replaces by
 // its own (emulate.hpp).
 //
-// Every kernel computes the operation of the same name in ops/. The kernel's comment says whether its results have the
-// same bits. If they do, it multiplies and adds with __fmul_rn and __fadd_rn, which the compiler never contracts to an
-// FMA.
+// Every kernel computes the operation of the same name in ops/ (`llama_trace_core::ops`). The kernel's comment says
+// whether its results have the same bits ("with the bits of …"). If they do, it multiplies and adds with __fmul_rn and
+// __fadd_rn, which the compiler never contracts to an FMA.
 //
 // A kernel begins with LET_NEXT_START. Every thread calls WAIT_FOR_INPUT before it reads another kernel's output, and
 // before it writes anything. Between the two calls it may read weights. So in a programmatic dependent launch, a kernel
 // has its first weights in registers when the previous kernel ends. The first two kernels of a pass, embedding and
-// rope_table, wait before they let the next kernel start. So later kernels may read the results of all work before
-// these two, and the output of embedding, as early as weights.
+// rope_table, wait before they let the next kernel start. So later kernels may read two more things as early as
+// weights: the output of embedding, and the results of all work before these two kernels.
 #pragma once
 
 #ifndef LLT_EMULATED
@@ -90,8 +90,8 @@ __device__ inline int known_later(int x) {
 }
 
 // Loads 16 bytes that a block reads only once, such as most weights. The load bypasses the first-level cache, which is
-// left for data that is read again. It starts at this place of the code: the compiler could move a load of constant
-// data (.nc) to after WAIT_FOR_INPUT.
+// left for data that is read again. It is volatile, so it starts at this place in the code. The compiler could move a
+// load of constant data (.nc) to after WAIT_FOR_INPUT.
 __device__ inline uint4 load_once(const void* from) {
     uint4 words;
     asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"

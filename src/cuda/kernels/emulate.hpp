@@ -90,7 +90,7 @@ struct Lane {
     bool halves;          // Mma: float16 instead of bfloat16
     int* whole;           // MmaOfBytes: 4 results; `added`: the values added to them
     const int* added;
-    float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
+    float* sums;          // Mma: 4; MultiplyAsync: one for every two columns
     uint64_t operands[2];
     unsigned number;      // MultiplyAsync: columns; WaitForProducts: maximum number of unfinished groups
     bool add;

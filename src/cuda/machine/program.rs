@@ -410,7 +410,7 @@ impl<'a> Maker<'a> {
                 self.symbols.insert(format!("{scope}{name}"), first as u64);
                 self.local = first + bytes;
             }
-            Some(".shared") => assert!(scope.is_empty(), "a function that declares shared memory: {statement}"),
+            Some(".shared") => assert!(scope.is_empty(), "a function with shared memory: {statement}"),
             Some(".pragma" | ".loc") => {}
             _ => panic!("an unknown statement: {statement}"),
         }

@@ -43,7 +43,7 @@ pub struct Text {
     waiting: Vec<u32>,
     /// Tokens that end a text.
     ends: Vec<u32>,
-    /// The inputs of later passes that do not depend on the draws, in reverse order.
+    /// The inputs that were given (not drawn) for later passes, in reverse order.
     forced: Vec<Vec<u32>>,
     /// The number of tokens that may still be drawn.
     left: usize,
@@ -102,7 +102,7 @@ impl Text {
 }
 
 impl Sequence {
-    /// Creates a text for a model of this configuration that has run nothing.
+    /// Creates a text that has run nothing, for a model of this configuration.
     pub fn new(number: usize, config: &ModelConfig, cache: KvCache, sampler: Sampler) -> Self {
         let capacity = config.context.min(cache.capacity());
         Self { number, cache, text: Text::new(sampler), capacity }
@@ -218,7 +218,7 @@ impl Sequence {
         std::mem::replace(&mut self.text.waiting, rest)
     }
 
-    /// Removes and returns all tokens that have not been run, including those that do not depend on the draws.
+    /// Removes and returns all tokens that have not been run, including those that were given for later passes.
     pub(super) fn take_all(&mut self) -> Vec<u32> {
         let mut ids = self.take(usize::MAX);
         while let Some(next) = self.text.forced.pop() {

@@ -18,7 +18,7 @@ pub(super) struct Pair {
     pub(super) site: Site,
     pub(super) a: Arc<Frame>,
     pub(super) b: Arc<Frame>,
-    /// The first value that both have; above 0 if one of them has only the last row.
+    /// The index of the first value that both runs have; above 0 if one run has only the last row.
     pub(super) first: usize,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Apart {
     most: Option<(f64, usize)>,
     /// The first value that cannot be compared: NaN or infinite on one side.
     broken: Option<(f64, usize)>,
-    /// Whether some values are NaN in both.
+    /// Whether some values are NaN in both runs.
     no_numbers: bool,
 }
 
@@ -101,7 +101,7 @@ impl Apart {
         self.broken.is_some() || most < 1.0 && self.error > norm * (most / (1.0 - most)).powi(2)
     }
 
-    /// A note if values are NaN in both, which counts as equal and is seldom intended.
+    /// A note if values are NaN in both runs. They count as equal, but NaN is seldom intended.
     pub(super) fn note(&self, site: Site) -> Option<String> {
         self.no_numbers.then(|| format!("both have NaN at the same places of {site}"))
     }

@@ -146,7 +146,7 @@ impl Proposal<'_, '_> {
         }
         let (there, all) = (self.passes().len(), self.about.passes.len());
         if there < all {
-            lines.push(format!("\n# The reference has {all} passes, but the folder has files of only {there}: `diff` ends with exit code 3, unless A has only these."));
+            lines.push(format!("\n# The reference has {all} passes, but the folder has files of only {there}: `diff` ends with exit code 3, unless A has only these passes."));
         }
         lines.join("\n") + "\n"
     }

@@ -130,7 +130,7 @@ pub(super) fn print(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Val
     }
 }
 
-/// Returns the number, if it is not an integer.
+/// Returns the value as a number, if it is a number but not an integer.
 fn fraction(value: &Value) -> Option<f64> {
     let number = (value.is_number() && !value.is_integer()).then(|| f64::try_from(value.clone()).ok());
     number.flatten()
@@ -292,7 +292,7 @@ fn indent(value: &Value, given: Rest<Value>, named: Kwargs) -> Result<String, Er
     Ok(out)
 }
 
-/// Returns the number that Python's `float` parses. `None` if Python rejects the text.
+/// Returns the number that Python's `float` makes of the value. `None` if Python rejects the text.
 ///
 /// # Errors
 /// Returns an error if Python may accept a text that Rust does not.

@@ -27,9 +27,9 @@ use llama_trace_core::tensor::Dtype;
 /// Bytes of activations that stay in the L2 cache while rows of weights are read one after the other.
 const ACTIVATIONS: usize = 1 << 20;
 
-/// The number of outputs of a token that are written at once. The outputs of the next token are one row further on,
-/// often at a distance of a power of two. If only a few outputs per token were written at once, each token's write
-/// would go to another page, and all writes to the same few sets of the caches.
+/// The number of outputs of a token that are written at once. The outputs of the next token are in the next row, often
+/// at a distance of a power of two. If only a few outputs per token were written at once, each token's write would go
+/// to another page, and all writes to the same few sets of the caches.
 const WRITTEN: usize = 256;
 
 /// The distance from one token to the next in the buffer that orders the outputs, in values.
