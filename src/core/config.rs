@@ -259,7 +259,7 @@ impl ModelConfig {
     /// [`Error::Model`] naming the first hyperparameter that is out of range.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &str, found: String, expected: &str| {
-            Err(Error::model(format!("the configuration's {what} cannot be right"))
+            Err(Error::model(format!("invalid {what} in the configuration"))
                 .expected(expected)
                 .found(found)
                 .next("compare config.json (or the file's header) with that of the published model"))

@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(wrong("p0/L0/nothing[t=0]"), "there is no stage `nothing`");
         assert_eq!(wrong("softmax[h=2"), "`[h=2` has no `]` at its end");
         assert_eq!(wrong("softmax[h2]"), "`h2` is not an index: write a letter, `=` and a number, as in t=5");
-        assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is not a number from 0 on");
+        assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is not a whole number, 0 or larger");
         assert_eq!(wrong("softmax[head=1]"), "`head=1`: an axis is named by one letter, as in t=5");
         assert_eq!(wrong("L0/p1/xq"), "`p1` must come before the layer, and only once, as in p0/L1/softmax");
         assert_eq!(

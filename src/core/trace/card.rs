@@ -42,7 +42,7 @@ impl ModelCard {
     pub fn check(&self) -> Result<()> {
         self.config.check()?;
         match self.precision {
-            Precision::Q8 { group: 0 } => Err(Error::model("the group size of int8 values cannot be right")
+            Precision::Q8 { group: 0 } => Err(Error::model("the group size of int8 values is not valid")
                 .expected("at least 1 value per scale")
                 .found("0")),
             _ => Ok(()),

@@ -76,7 +76,7 @@ mod tests {
         let in_q8 = |stage| formula(stage, Precision::Q8 { group: 10 });
         let product = in_q8(Stage::FfnDown);
         assert!(product.contains("ffn_hidden_q8 · the int8 values of w2") && product.contains("group of 10"));
-        assert!(in_q8(Stage::Embedding).contains("a scale for each 10"));
+        assert!(in_q8(Stage::Embedding).contains("each 10 values"));
         assert!(!in_q8(Stage::Qk).contains("int8"), "attention stays in float32");
         assert!(!in_q8(Stage::AttnNorm).contains("int8"));
 

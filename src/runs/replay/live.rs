@@ -103,7 +103,8 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // Stops the worker only if it is computing: the stop flag belongs to the model, which others may use too.
+        // Stops the worker only if it is computing: the stop flag belongs to the model, which other workers may use
+        // too.
         self.progress.over.store(true, Ordering::SeqCst);
         self.progress.stop(&self.stop, None);
         // After a panic there is no worker that could obey the request to stop.
