@@ -236,7 +236,7 @@ fn growth(app: &App, layout: &Layout, buf: &mut Buffer) {
     put(buf, area, bytes_at, y, &text::right("bytes", BYTES), theme.dim());
     let shares = bytes.without_sharing > bytes.token;
     let words =
-        if shares { "█ size of the cache · ░ more without sharing" } else { "█ size of the cache" };
+        if shares { "█ size of the cache · ░ more if no heads shared" } else { "█ size of the cache" };
     put(buf, area, bar_at, y, words, theme.dim());
     let columns = usize::from(area.width.saturating_sub(bar_at));
     for (y, count) in (y + 1..).zip(steps) {

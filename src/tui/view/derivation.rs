@@ -266,7 +266,7 @@ impl Writer<'_> {
             true if bars => "the terms, the largest first: █ adds, ░ subtracts; cumulative % of all |terms|",
             true if shares => "the terms, largest first; cumulative % of all |terms|",
             true => "the terms, the largest first",
-            false => "operand by operand: the result after each",
+            false => "the operands, each with the result so far",
         };
         self.text(heading, theme.dim());
         if let Some(factors) = &factors {

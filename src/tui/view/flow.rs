@@ -274,7 +274,7 @@ fn glance(app: &App, drawn: &Drawn, heads: bool) -> Piece {
 fn legend(app: &App, (name, reads): (&str, String), foot: Rect, buf: &mut Buffer) {
     let theme = app.theme;
     let mut pieces = Vec::new();
-    for (lit, words) in [(Lit::Here, "here"), (Lit::In, "its inputs"), (Lit::Out, "its readers")] {
+    for (lit, words) in [(Lit::Here, "here"), (Lit::In, "what it reads"), (Lit::Out, "what reads it")] {
         pieces.push(Piece::whole(format!("{} ", lit.mark()), lit.style(theme)));
         pieces.push(Piece::whole(format!("{words}  "), theme.dim()));
     }
