@@ -413,7 +413,11 @@ fn the_error_of_a_refusal_has_reason_and_advice() {
             None,
             &["no such repository", "org/name[@revision]"],
         ),
-        (Answer::status(429).with("Retry-After", "3600"), None, &["too many requests", "raises the limit"]),
+        (
+            Answer::status(429).with("Retry-After", "3600"),
+            None,
+            &["too many requests", "the limit is then higher"],
+        ),
         (Answer::status(503).with("Retry-After", "0"), None, &["the hub failed", "status 503"]),
         (Answer::body("<html>log in to the hotel</html>"), None, &["not in the hub's format", "HF_ENDPOINT"]),
         (

@@ -221,7 +221,8 @@ impl Nvidia {
             }
         };
         std::thread::scope(|scope| {
-            let (own, others) = pairs.split_first_mut().unwrap_or_else(|| unreachable!("`pairs` is not empty"));
+            let (own, others) =
+                pairs.split_first_mut().unwrap_or_else(|| unreachable!("`pairs` is not empty"));
             let fill = &fill;
             let begin = |pair| std::thread::Builder::new().spawn_scoped(scope, move || fill(pair)).ok();
             // If the system cannot start a thread, fewer threads copy.

@@ -247,7 +247,8 @@ impl Nvrtc {
         (size, fill): (Size, Fill),
     ) -> Result<(Vec<u8>, String)> {
         let of = |text: &str| {
-            CString::new(text).map_err(|_| Error::usage(format!("the source {} contains a NUL byte", source.name)))
+            CString::new(text)
+                .map_err(|_| Error::usage(format!("the source {} contains a NUL byte", source.name)))
         };
         let (text, name) = (of(source.text)?, of(&format!("{}.cu", source.name))?);
         let (mut names, mut texts) = (Vec::new(), Vec::new());

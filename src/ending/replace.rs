@@ -127,7 +127,7 @@ impl Target {
             Ok(_) => "something else than a directory".into(),
             Err(error) => error.to_string(),
         };
-        Err(Error::output("the directory above --out cannot be used")
+        Err(Error::output("the parent directory of --out cannot be used")
             .in_file(self.parent())
             .expected("a directory")
             .found(found)

@@ -192,7 +192,7 @@ impl Download<'_, '_> {
             .at(refusal::place(self.client))
             .expected(format!("{} bytes", self.meta.size))
             .found(format!("{at} bytes, then: {}", refusal::told(failure)))
-            .next("run the same command again: it continues from there")
+            .next("run the same command again: it goes on from there")
     }
 }
 

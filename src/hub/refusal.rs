@@ -73,7 +73,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
             format!("check the name, or use another token: {log_in}"),
         ),
         (401 | 404, _) => (
-            "there is no such path on this machine, and no such repository on the hub, or it is private"
+            "there is no such path on this machine, and the hub has no such repository, or it is private"
                 .to_owned(),
             "a path, or org/name[@revision]".to_owned(),
             format!("check the spelling; for a private repository, {log_in}"),

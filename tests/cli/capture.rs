@@ -238,7 +238,7 @@ fn a_sequence_of_a_padded_batch_is_read_without_the_padding() {
     );
     mapped(&b, |text| text.replace("batch = 1", "batch = 7"));
     let output = llama_trace(["diff", &a, &b]);
-    assert!(stdout(&output).contains("count from 0: there is no number 7"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("numbered from 0: there is no number 7"), "{}", stdout(&output));
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn odd_files_in_a_captured_folder_are_reported_without_a_crash() {
         ),
         ("NaN", written(&nan), 1, "B's p0/L1/ffn_up: 1 of 336 values are NaN"),
         ("infinite", written(&infinite), 1, "B's p0/L1/ffn_up: 1 of 336 values are +inf; A's are all finite"),
-        ("repeated", written(&before), 1, "B's p0/L1/ffn_up repeats its p0/L0/ffn_up, value for value"),
+        ("repeated", written(&before), 1, "B's p0/L1/ffn_up has the same values as B's p0/L0/ffn_up"),
         ("turned", written(&turned), 1, "it has the shape (56, 6) and not (6, 56)"),
     ];
     let model = fixture("golden/gqa");

@@ -244,16 +244,16 @@ fn an_invalid_file_is_named_and_the_other_files_are_shown() {
     let other = fs::read(dump.join("pass_000/layer_01/xk.npy")).unwrap();
     let huge = String::from_utf8_lossy(&right[..128]).replace("(3, 56)", "(3, 99999999999999)");
     for (bytes, said) in [
-        (&right[..right.len() - 4], "cannot be right"),
-        (&right[..20], "cannot be right"),
+        (&right[..right.len() - 4], "is not valid"),
+        (&right[..20], "is not valid"),
         (b"", "empty"),
         (b"a text", "no .npy file"),
         (&other, "it has the shape (3, 2, 8) and not (3, 56)"),
-        (huge.as_bytes(), "cannot be right"),
+        (huge.as_bytes(), "is not valid"),
     ] {
         fs::write(&file, bytes).unwrap();
         let at = file.display().to_string();
-        refused(&cell, 3, &["the file of p0/L1/ffn_up cannot be right", &at, said]);
+        refused(&cell, 3, &["the file of p0/L1/ffn_up is not valid", &at, said]);
         ok(&llama_trace(["explain", "L0/ffn_hidden[t=0,f=1]", "--trace", path]));
         let picture = folder.path().join("a.txt");
         let out = ["--out", picture.to_str().unwrap(), "--force"];
@@ -441,8 +441,8 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
     assert_eq!((&found["value"], &found["recorded"]), (&(likeliest as f64).into(), &false.into()), "{found}");
     // Attribution needs the heads. The port wrote none, and the model's heads do not fit the port's residual stream.
     let written = [
-        "p0/L3/ffn_residual of the trace differs",
-        "does not have all that the attribution needs",
+        "p0/L3/ffn_residual differs between the trace",
+        "does not have all values that the attribution needs",
         "attn_heads",
     ];
     refused(&[&["attribute"], &from[..]].concat(), 2, &written);
@@ -456,7 +456,8 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
         fs::write(path, bytes).unwrap();
     }
     let less = folder.path().to_str().unwrap();
-    let written = ["p0/logits of the trace differs", "expected: ffn_residual of layer ", " and of the last"];
+    let written =
+        ["p0/logits differs between the trace", "expected: ffn_residual of layer ", " and of the last"];
     refused(&["lens", "--trace", less, "--model", &model], 2, &written);
 }
 

@@ -236,11 +236,11 @@ fn a_picked_token_is_explained_as_picked() {
             assert_eq!(found.result, Some(found.value));
             found.notes.join(" ")
         };
-        assert!(notes(&mut *branch, 1, 1).contains("It was picked: a branch begins here."));
+        assert!(notes(&mut *branch, 1, 1).contains("The token was picked by hand: a branch begins here."));
         for (run, pass) in [(1, 0), (1, 2), (0, 1)] {
             let source = if run == 1 { &mut *branch } else { &mut live as &mut dyn Source };
             let told = notes(source, run, pass);
-            assert!(!told.contains("picked") && told.contains("Laid side by side"), "r{run}:p{pass} {told}");
+            assert!(!told.contains("picked") && told.contains("lie side by side"), "r{run}:p{pass} {told}");
         }
     }
 }

@@ -116,7 +116,7 @@ fn the_error_about_a_wrong_part_lists_what_exists() {
         ("L1/xq_rope[k=0]", "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"),
         ("L1/xq_rope[h=4]", "head 4 is past the last: 0 to 3"),
         ("L1/xq_rope[h=0,t=12]", "token 12 is past the last: 0 to 11"),
-        ("L1/xq_rope[h=x]", "`h=x`: `x` is not a number from 0 on"),
+        ("L1/xq_rope[h=x]", "`h=x`: `x` is not a whole number, 0 or larger"),
         ("L1/xq_rope[h=0", "`[h=0` has no `]` at its end"),
         ("L3/xq_rope[h=0]", "there is no layer 3: 0 to 2"),
         ("p2/L0/xq_rope[h=0]", "there is no pass 2: 0 to 1 so far"),

@@ -279,7 +279,7 @@ fn a_picked_token_starts_a_branch_that_is_listed_and_compared() {
         assert!(!program.stage.screen().contains("← sampled"));
         program.keys("/p2/probs\r");
         program.stage.shows("← sampled");
-        // A later token of the branch.
+        // Runs a decode pass in the branch.
         program.keys("t");
         assert_eq!(program.stage.app.outline().passes.len(), 4);
         // The list shows the texts of the run and of the branch from the fork on.
@@ -503,7 +503,7 @@ fn a_branch_of_a_trace_is_refused_at_once() {
         stage.keys("/").keys(address).key(KeyCode::Enter);
         stage.keys("b");
         assert!(
-            stage.message().starts_with("a trace has the passes that were recorded"),
+            stage.message().starts_with("a trace has only the passes that were recorded"),
             "{}",
             stage.message()
         );
@@ -557,7 +557,7 @@ fn the_go_to_line_runs_another_prompt_and_keeps_the_previous_run() {
     program.stage.shows("→ is the end of a prompt");
     program.keys("\u{1b}/r0:\r");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
-    // The same prompt, with a part of the model switched off.
+    // Requests a run of the same prompt with a part of the model switched off; at first, no part is named.
     program.keys("/without\r");
     assert!(
         program.stage.message().starts_with("name the part to switch off"),

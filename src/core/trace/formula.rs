@@ -33,7 +33,9 @@ fn in_int8(stage: Stage, group: usize) -> String {
              in either factor; each sum is multiplied by both scales",
             weight.name
         ),
-        (Some(weight), None) => format!("; each {group} values of {} are int8 values times one scale", weight.name),
+        (Some(weight), None) => {
+            format!("; each {group} values of {} are int8 values times one scale", weight.name)
+        }
         _ => String::new(),
     }
 }

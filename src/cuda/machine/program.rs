@@ -480,8 +480,8 @@ impl<'a> Maker<'a> {
             }
             _ => {
                 let known = operands(rest).map(|text| self.argument(text, scope)).collect();
-                let (what, operands) = what(name, rest, known)
-                    .unwrap_or_else(|| panic!("an unknown instruction: {statement}"));
+                let (what, operands) =
+                    what(name, rest, known).unwrap_or_else(|| panic!("an unknown instruction: {statement}"));
                 self.add(what, guard, operands, statement);
             }
         }

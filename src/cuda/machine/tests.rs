@@ -208,7 +208,10 @@ fn what_has_no_defined_result_ends_the_run() {
         ("st.global.u32 [%rd1+256], %r0;", "not allocated"),
         ("st.shared.u32 [256], %r0;", "not allocated"),
         ("mov.u32 %r3, room; st.shared.u32 [%r3+256], %r0;", "not allocated"),
-        ("setp.lt.u32 %p0, %r0, 8; @%p0 bra $on; shfl.sync.bfly.b32 %r2, %r0, 8, 31, 255; $on:", "does not name them"),
+        (
+            "setp.lt.u32 %p0, %r0, 8; @%p0 bra $on; shfl.sync.bfly.b32 %r2, %r0, 8, 31, 255; $on:",
+            "does not name them",
+        ),
         (
             "setp.lt.u32 %p0, %r0, 8; @%p0 ret; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];",
             "not all lanes of the warp",

@@ -423,7 +423,11 @@ impl<'a> Warp<'a> {
                     for i in 1..bytes {
                         byte(i);
                     }
-                    assert!(from.is_multiple_of(16), "an address that is not a multiple of 16: {}", instruction.text);
+                    assert!(
+                        from.is_multiple_of(16),
+                        "an address that is not a multiple of 16: {}",
+                        instruction.text
+                    );
                     self.begun[lane].push((to, from, bytes));
                 }
             }
@@ -451,7 +455,11 @@ impl<'a> Warp<'a> {
                     let at = self.place(block, Space::Shared, operands[0], lane, 8) as u64;
                     let lanes = self.get(operands[1], lane, Some(block)) as u32;
                     let new = Arrivals { lanes, left: lanes, done: 0, expected: 0, copies: Vec::new() };
-                    assert!(block.arrivals.insert(at, new).is_none(), "initialized a second time: {}", instruction.text);
+                    assert!(
+                        block.arrivals.insert(at, new).is_none(),
+                        "initialized a second time: {}",
+                        instruction.text
+                    );
                 }
             }
             What::Arrive => {

@@ -164,7 +164,10 @@ fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelCon
     if !config.tied {
         return Err(no_header(
             place,
-            format!("the vocabulary size -{} (only version 0 may have a negative size, and this is version {version})", config.vocab),
+            format!(
+                "the vocabulary size -{} (only version 0 may have a negative size, and this is version {version})",
+                config.vocab
+            ),
         ));
     }
     let group = match quantized {
@@ -394,7 +397,7 @@ mod tests {
     #[test]
     fn a_group_has_at_least_one_value() {
         for group in [0, -32] {
-            assert!(parse_vec(&file_2(group)).unwrap_err().to_string().contains("groups of"));
+            assert!(parse_vec(&file_2(group)).unwrap_err().to_string().contains("a group size of"));
         }
     }
 
@@ -428,7 +431,7 @@ mod tests {
         parse_vec(&all).unwrap_err();
         // A large file of very small layers could claim a million of them.
         let deep = [2, 1, 1 << 20, 1, 1, 1, 1].iter().flat_map(|n: &i32| n.to_le_bytes()).collect::<Vec<_>>();
-        assert!(parse_vec(&deep).unwrap_err().to_string().contains("no supported kind"));
+        assert!(parse_vec(&deep).unwrap_err().to_string().contains("not in a supported format"));
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
         copied = copied.saturating_add(copy);
         if copied > file.len().saturating_add(SPARE) {
             return Err(wrong(Wrong {
-                what: "the tensors need far more memory than the file has bytes".into(),
+                what: "the tensors need much more memory than the file".into(),
                 expected: format!("at most {} copied bytes, the size of the file", file.len()),
                 found: format!("{copied} bytes, at tensor `{}`", printable(name)),
             }));
@@ -133,7 +133,10 @@ fn values(
         return Err(("values inside the file".into(), describe(view)));
     };
     if end > storage.count {
-        return Err((format!("{} values", storage.count), format!("values up to number {end}: {}", describe(view))));
+        return Err((
+            format!("{} values", storage.count),
+            format!("values up to number {end}: {}", describe(view)),
+        ));
     }
     let lost = || ("an entry inside the file".to_string(), format!("bytes {range:?}"));
     if view.is_contiguous() {
@@ -210,13 +213,13 @@ pub(super) mod tests {
         // One value as a norm weight of a thousand values is allowed; a million times a million is not.
         let expanded = |size: usize| pth(&[("x", "Half", "0", 1, 0, &[size], &[0])], &[("0", b"ab")]);
         assert_eq!(**read_vec(&expanded(1000)).unwrap().tensors["x"].bytes(), *b"ab".repeat(1000));
-        assert!(read_vec(&expanded(1 << 40)).unwrap_err().to_string().contains("multiply"));
+        assert!(read_vec(&expanded(1 << 40)).unwrap_err().to_string().contains("much more memory"));
         let names: Vec<String> = (0..100).map(|i| format!("w{i}")).collect();
         let many: Vec<Entry<'_>> = names
             .iter()
             .map(|name| (&**name, "Half", "0", 1, 0, &[1_usize << 20][..], &[0_usize][..]))
             .collect();
-        assert!(read_vec(&pth(&many, &[("0", b"ab")])).unwrap_err().to_string().contains("multiply"));
+        assert!(read_vec(&pth(&many, &[("0", b"ab")])).unwrap_err().to_string().contains("much more memory"));
     }
 
     #[test]
@@ -239,7 +242,7 @@ pub(super) mod tests {
             .map(|name| (&**name, "Double", "0", 1 << 20, 0, &[1 << 20][..], &[1_usize][..]))
             .collect();
         let text = read_vec(&pth(&many, &[("0", &vec![0; 8 << 20])])).unwrap_err().to_string();
-        assert!(text.contains("multiply"), "{text}");
+        assert!(text.contains("much more memory"), "{text}");
     }
 
     #[test]

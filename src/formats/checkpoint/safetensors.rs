@@ -58,7 +58,7 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
     let (header, values) = rest.split_at(length as usize);
     let metadata: Metadata = serde_json::from_slice(header).map_err(|error| {
         let expected = "JSON with name, dtype, shape and offsets of every tensor, without gap or overlap";
-        damaged("the safetensors header cannot be right", expected.into(), printable(&error.to_string()))
+        damaged("the safetensors header is not valid", expected.into(), printable(&error.to_string()))
     })?;
     if metadata.data_len() != values.len() {
         let start = 8 + length;

@@ -104,8 +104,9 @@ fn tokens<'a>(metadata: &Metadata<'a>) -> Result<Vec<(&'a [u8], Type)>> {
     });
     if count > MAX_ADDED.0 || longest > MAX_ADDED.1 || bytes > MAX_ADDED.2 {
         let (most, length, total) = MAX_ADDED;
-        let expected =
-            format!("at most {most} special or added tokens of at most {length} bytes, and at most {total} bytes in all");
+        let expected = format!(
+            "at most {most} special or added tokens of at most {length} bytes, and at most {total} bytes in all"
+        );
         return Err(metadata.wrong(
             key,
             &expected,

@@ -128,7 +128,8 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
     let lengths = || lines.iter().map(|(token, _)| token.len());
     let (longest, bytes) = (lengths().max().unwrap_or(0), lengths().sum::<usize>());
     if longest > MAX_BYTES.0 || bytes > MAX_BYTES.1 {
-        let expected = format!("tokens of at most {} bytes, and at most {} bytes in all", MAX_BYTES.0, MAX_BYTES.1);
+        let expected =
+            format!("tokens of at most {} bytes, and at most {} bytes in all", MAX_BYTES.0, MAX_BYTES.1);
         return Err(wrong(&expected, format!("up to {longest} bytes, {bytes} bytes in all")));
     }
     let tokens: Vec<String> = lines.iter().map(|(token, _)| spelt(token)).collect();

@@ -97,7 +97,9 @@ impl Capture {
         if let Ok(Mark { format, version }) = toml::from_str(text) {
             match (&*format, version) {
                 (FORMAT, VERSION) => {}
-                (FORMAT, version) if version > VERSION => return Err(format!("format version {version}, {NEWER}")),
+                (FORMAT, version) if version > VERSION => {
+                    return Err(format!("format version {version}, {NEWER}"));
+                }
                 (format, version) => return Err(format!("format `{format}`, version {version}")),
             }
         }

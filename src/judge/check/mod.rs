@@ -183,7 +183,9 @@ fn room(model: &Model, tokens: usize) -> Result<()> {
     // The frames are in host memory for every device.
     match cpu::free_memory() {
         Some(free) if free < all => Err(Error::prompt("there is not enough memory to check so many tokens")
-            .expected(format!("room for {all} bytes: every stage of a layer is kept in memory, for {tokens} tokens"))
+            .expected(format!(
+                "room for {all} bytes: every stage of a layer is kept in memory, for {tokens} tokens"
+            ))
             .found(format!("{free} bytes"))
             .next("give a shorter prompt, or end other programs")),
         _ => Ok(()),

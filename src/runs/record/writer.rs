@@ -76,7 +76,10 @@ impl Writer {
     pub fn begin(target: &Target, about: About, plan: Plan, texts: TextsOf) -> Result<Self> {
         let folder = target.begin()?;
         let failed = |error: io::Error| {
-            Error::output("the trace cannot be written").in_file(target.path()).found(error).next("free some disk space")
+            Error::output("the trace cannot be written")
+                .in_file(target.path())
+                .found(error)
+                .next("free some disk space")
         };
         let path = folder.path().join("trace");
         let file = File::options().read(true).write(true).create_new(true).open(path).map_err(failed)?;

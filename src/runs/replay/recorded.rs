@@ -46,7 +46,8 @@ const NEEDS_MODEL: &str = "open the trace with --model and the model that it was
 /// The advice for run B, which is compared with run A. With a model, the computation would give the expected values,
 /// not B's.
 const WRITE_IT: &str = "write this stage in B too: values of B are read, not computed";
-const OTHER_SIDE: &str = "B's values are shown only as they were written; with --model, A's value can be explained";
+const OTHER_SIDE: &str =
+    "B's values are shown only as they were written; with --model, A's value can be explained";
 
 /// An open trace, with its model if that is available.
 pub struct Recorded {

@@ -361,7 +361,7 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
     // All compared stages are equal, so there is no difference. The report names the stages in which a mistake would
     // not show.
     let folders = [a.clone(), own];
-    let beyond = "not compared, and no compared stage depends on them: p0/final_norm, p0/logits; a mistake there does not show";
+    let beyond = "a mistake in these stages would not show, because they are not compared, and no compared stage depends on them: p0/final_norm, p0/logits";
     for model in [&["--model", fixture("builtin").to_str().unwrap()][..], &[]] {
         let (code, report) = diff(&folders, model);
         assert_eq!((code, &*address(&report)), (0, "same"), "{map}");

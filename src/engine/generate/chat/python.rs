@@ -330,7 +330,9 @@ fn int(value: &Value, default: Option<i64>) -> Result<i64, Error> {
         None => match number(value)?.filter(|number| number.is_finite()) {
             None => Ok(default.unwrap_or(0)),
             Some(number) if number.abs() < 9e15 => Ok(number as i64),
-            Some(number) => Err(Error::new(ErrorKind::InvalidOperation, format!("int() of {}", float(number)))),
+            Some(number) => {
+                Err(Error::new(ErrorKind::InvalidOperation, format!("int() of {}", float(number))))
+            }
         },
     }
 }

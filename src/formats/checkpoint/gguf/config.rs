@@ -234,7 +234,7 @@ fn divisors(tensor: &Tensor) -> impl Iterator<Item = f32> {
 }
 
 fn wrong_divisors(place: &str, head_dim: usize, found: String) -> Error {
-    Error::model(format!("tensor `{ROPE_FREQS}` cannot be right"))
+    Error::model(format!("tensor `{ROPE_FREQS}` is not valid"))
         .at(place)
         .expected(format!("F32 [{}], one divisor for each pair of components of a head", head_dim / 2))
         .found(found)

@@ -25,7 +25,9 @@ pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>
     let wrong = |what: String, found: String| {
         Error::model(what)
             .in_file(path)
-            .expected(format!("{count} files in one directory, with names that end in -00001-of-{count:05}.gguf and so on"))
+            .expected(format!(
+                "{count} files in one directory, with names that end in -00001-of-{count:05}.gguf and so on"
+            ))
             .found(found)
             .next("put all parts of the model into one directory, under their original names")
     };

@@ -88,7 +88,8 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
                 .found(found)
                 .next("fetch the file again; it is damaged or cut off")
         };
-        let twice = || wrong("is in the file twice", "every tensor once".into(), "two tensors of this name".into());
+        let twice =
+            || wrong("is in the file twice", "every tensor once".into(), "two tensors of this name".into());
         let name = row.name.to_owned();
         let Some(dtype) = dtype(row.kind) else {
             let kind = TYPES.iter().find(|(number, ..)| *number == row.kind);

@@ -74,7 +74,11 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
         window => window,
     };
     if window == Some(0) {
-        return Err(fields.wrong("sliding_window", "null, or at least 1, because a token sees itself", "0".into()));
+        return Err(fields.wrong(
+            "sliding_window",
+            "null, or at least 1, because a token sees itself",
+            "0".into(),
+        ));
     }
     let from = match (family, layer_types(fields, layers)?) {
         (Family::Mistral, None) => 0,

@@ -194,7 +194,7 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     fn wrong(&self, expected: impl Into<String>, found: impl Into<String>) -> Wrong {
         Wrong {
-            what: format!("the checkpoint's pickle cannot be right (byte {})", self.length - self.rest.len()),
+            what: format!("the checkpoint's pickle is not valid (byte {})", self.length - self.rest.len()),
             expected: expected.into(),
             found: found.into(),
         }
@@ -445,7 +445,8 @@ impl<'a> Machine<'a> {
 
     fn recall(&mut self, number: u32) -> Result<(), Wrong> {
         let value = self.memo.get(&number).copied();
-        let value = value.ok_or_else(|| self.wrong("a value that was stored before", format!("value number {number}")))?;
+        let value = value
+            .ok_or_else(|| self.wrong("a value that was stored before", format!("value number {number}")))?;
         self.push(value)
     }
 
@@ -469,10 +470,9 @@ impl<'a> Machine<'a> {
             let full = format!("{}.{}", printable(module), printable(name));
             return Err(Wrong {
                 what: format!("the checkpoint's pickle asks for `{full}`, which is refused"),
-                expected:
-                    "only what tensors need: OrderedDict, _rebuild_tensor_v2, _rebuild_parameter, \
+                expected: "only what tensors need: OrderedDict, _rebuild_tensor_v2, _rebuild_parameter, \
                     torch's storages and Size"
-                        .into(),
+                    .into(),
                 found: format!("`{full}`"),
             });
         };

@@ -146,7 +146,7 @@ impl<'a> Metadata<'a> {
 
     /// The error for an invalid value of `key`.
     pub(crate) fn wrong(&self, key: &str, expected: &str, found: impl std::fmt::Display) -> Error {
-        Error::model(format!("`{key}` of the GGUF file cannot be right"))
+        Error::model(format!("`{key}` of the GGUF file is not valid"))
             .at(self.place)
             .expected(expected)
             .found(found)

@@ -99,7 +99,7 @@ impl ByteLevel {
     /// Returns [`Error::Model`] if a merge or a special token is not among the tokens.
     pub(in crate::tokenizer) fn build(self, place: &str) -> Result<HfTokenizer> {
         let wrong = |found: String| {
-            Error::model("the vocabulary cannot be right")
+            Error::model("the vocabulary is not valid")
                 .at(place)
                 .expected("tokens, and merges of two tokens into a third")
                 .found(printable(&found))
