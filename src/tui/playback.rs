@@ -56,7 +56,7 @@ impl Playback {
         }
     }
 
-    /// Starts to play the last walk.
+    /// Starts the playback of the last walk.
     pub(super) fn start(&mut self) {
         self.playing = Some(Playing { action: self.last_walk.clone(), pace: FIRST_PACE, since: None });
     }

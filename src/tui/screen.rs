@@ -84,7 +84,7 @@ impl App {
     }
 
     /// Selects the pass's last token when logits or a view of units is entered from another step or view. The pass
-    /// predicts the token after the last one, and a token selected elsewhere could be mistaken for it.
+    /// predicts the token after the last one, and another selected token could be mistaken for the last one.
     pub(super) fn open_on_last_token(&mut self, (step, view): (Step, &str)) {
         let (now, name) = (self.place.step, self.view().name());
         let logits = now != step && now.over_vocabulary() && now.axes().contains(&Axis::Token);

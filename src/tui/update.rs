@@ -145,7 +145,7 @@ fn take_report(app: &mut App, report: Report) {
     }
 }
 
-/// Gives up the place that the command line asked for, once the user has gone elsewhere or stopped the passes.
+/// Gives up the place that the command line asked for, once the user has gone to another place or stopped the passes.
 fn cancel_opening(app: &mut App, was: &Spot, effect: &Effect) {
     use Effect::{Advance, Begin, Branch, Open, Stop};
     let leaves = matches!(effect, Advance | Branch(_) | Open(..) | Begin(_) | Stop);

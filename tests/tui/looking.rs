@@ -1,4 +1,4 @@
-//! Cells with an equal value, panels that fold, automatic play, dragging, and the list of chapters.
+//! Cells with an equal value, panels that fold, playback, dragging, and the list of chapters.
 
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::frame::Number;
