@@ -69,7 +69,9 @@ fn step_of(address: &Address) -> Result<Step> {
             Err(wrong(address, format_args!("{weight} is a weight, which was learned and is not computed"))
                 .next(format!("explain a number of {}, which reads this weight", weight.read_by())))
         }
-        None => Err(wrong(address, "no stage is named").next("add a stage; `llama-trace log` lists them")),
+        None => {
+            Err(wrong(address, "no stage is named").next("add a stage; `llama-trace log` lists the stages"))
+        }
     }
 }
 

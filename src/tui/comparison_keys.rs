@@ -46,7 +46,7 @@ pub(super) fn subtract(app: &mut App) {
     if step.axes() != there.axes() || !Heatmap.fits(step) {
         let name = step.name();
         let words = format!(
-            "{name} has no heatmap to subtract here; the line above has the difference of one number"
+            "the difference of {name} has no heatmap here; the line above has it for the cell under the cursor"
         );
         return app.say(words, false);
     }

@@ -202,7 +202,7 @@ fn the_legend_explains_numbers_without_room() {
 fn the_strip_names_the_query_of_its_attention() {
     let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
     for (width, told) in [
-        (200, "after each token, its attention L1 h2 t11: ░≥0.05"),
+        (200, "after each token, its weight for query L1 h2 t11: ░≥0.05"),
         (120, " attention L1 h2 t11 ░≥0.05"),
         (80, " L1 h2 t11 ░≥0.05"),
     ] {
