@@ -86,7 +86,7 @@ struct Whole {
 }
 
 impl Whole {
-    /// Returns the memory for `rows` rows.
+    /// Returns the addresses of the values and of the scales for `rows` rows in pair `place`.
     fn room(
         &mut self,
         cuda: &Cuda,
@@ -117,7 +117,7 @@ struct Narrow {
 }
 
 impl Narrow {
-    /// Queues the pending norm, if there is one, with the result at `x`: no product computes it.
+    /// Queues the pending norm, if there is one, with the result at `x`. Called if no product computes the norm itself.
     fn make_norm(&mut self, cuda: &Cuda, x: &Memory) -> Result<()> {
         self.normed.take().map_or(Ok(()), |norm| norm.launch(cuda, 1, x.at()))
     }
@@ -293,7 +293,7 @@ impl Input {
     }
 }
 
-/// Queues the conversion of `count` values to the other number type, by the kernel `name`.
+/// Queues the conversion of `count` values between float32 and bfloat16, by the kernel `name`.
 fn convert(cuda: &Cuda, name: &'static str, from: Address, count: usize, to: Address) -> Result<()> {
     let kernel = Kernel { file: "elementwise", name, weight: None };
     let arguments = Arguments::new().address(from).long(count).address(to);

@@ -188,7 +188,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         __syncthreads();
     }
 
-    // Adds the sums of all groups of lanes: first within a warp, then over the warps in their order.
+    // Adds the sums of all lanes that have the same channels: first within a warp, then over the warps in their order.
     float* part = partial + (static_cast<long long>(split) * shape.heads + first_head) * (head_dim + 2);
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {

@@ -271,7 +271,8 @@ struct NearSilu {
         constexpr float MOST = 16.0f;
         constexpr uint32_t OFF = 64;
         value = __fmul_rn(x, near_inverse(__fadd_rn(1.0f, exp_to_round(-x))));
-        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;  // distance from (middle − OFF) up to the value
+        // The distance of `value` from the last (middle − OFF) below it, in units of the last place of its float32.
+        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;
         sure = fabsf(x) < MOST && after > 2 * OFF;
     }
 };

@@ -45,7 +45,7 @@ struct Copier {
 
     const uint16_t* from;  // the thread's chunk of its first row
     long long apart;       // distance between rows
-    int rows, inputs;      // number of the thread's rows, and number of inputs that remain from its chunk in the first tile on
+    int rows, inputs;      // number of the thread's rows; number of inputs left from its chunk in the first tile on
 
     template <class Of>
     __device__ Copier(const Of& of, int all_inputs) {

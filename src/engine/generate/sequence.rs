@@ -95,7 +95,7 @@ impl Text {
         self.ran.len()
     }
 
-    /// Whether it has run nothing yet.
+    /// Whether the text has run nothing yet.
     pub fn is_empty(&self) -> bool {
         self.ran.is_empty()
     }

@@ -45,7 +45,7 @@ pub(super) struct Comparison<'a, A, B, J> {
     waits: Option<Site>,
     /// Stages of B by a hash of their values, to detect a copy of another stage.
     seen: HashMap<u64, Site>,
-    /// Whether the last row of logits has the same bits in both; the draw must then be the same.
+    /// Whether the last row of logits has the same bits in both runs; the draw must then be the same.
     same_logits: bool,
     /// B's own logits and probabilities in the current pass.
     own: Own,
@@ -78,7 +78,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if cause.as_ref().is_none_or(|cause| cause.first.kind == Kind::Tokens) {
             causes::check_passes(self.a.about(), self.b.about())?;
         }
-        // The tokens of a later pass were drawn from the results of earlier passes, so these are compared first.
+        // The tokens of a later pass were drawn from the results of earlier passes, so the earlier passes are compared
+        // first.
         let (now, later) =
             if cause.as_ref().is_some_and(|cause| cause.pass == 0) { (cause, None) } else { (None, cause) };
         now.into_iter().for_each(|cause| self.because(cause));

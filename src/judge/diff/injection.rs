@@ -256,8 +256,8 @@ impl<'m> Injection<'m> {
         Ok(())
     }
 
-    /// The number of stages of the pass from B's own stages, which do not count, to this stage, which counts. Only
-    /// stages that are rounded in bfloat16 count.
+    /// The number of stages of the pass that are computed from B's own stages to get this stage, this stage included.
+    /// Only stages that are rounded in bfloat16 count.
     fn between(&self, site: Site) -> usize {
         let (mut between, mut open) = (HashSet::from([site]), vec![site]);
         while let Some(of) = open.pop() {
@@ -351,7 +351,7 @@ impl<'m> Injection<'m> {
     }
 }
 
-/// The newest rows of a cache, which its pass wrote, as the stage that they were copied from.
+/// The rows that the last pass wrote to a cache, as a frame of `site`, the stage from which they were copied.
 fn newest(cached: &Frame, site: Site, shape: &[usize]) -> Option<Arc<Frame>> {
     let (values, count) = (floats(cached), shape.iter().product::<usize>());
     let first = values.len().checked_sub(count)?;

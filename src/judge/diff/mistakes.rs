@@ -58,8 +58,8 @@ pub(super) struct Mistake {
     pub(super) card: Option<ModelCard>,
     pub(super) change: Box<dyn Change>,
     pub(super) otherwise: Otherwise,
-    /// Whether it rounds. A value near the middle between two representable numbers may then be rounded to either of
-    /// them.
+    /// Whether the mistake rounds values. A value near the middle between two representable numbers may then be rounded
+    /// to either of them.
     pub(super) rounds: bool,
     /// Whether its result for a token depends on later tokens.
     pub(super) looks_ahead: bool,

@@ -81,7 +81,7 @@ impl Led {
         self.places.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
     }
 
-    /// Returns whether the stage was right in a place where the file's values are far from the reference.
+    /// Returns whether the stage was right in some place where the file's values are far from the reference.
     fn clears(&self, way: &Way<'_>) -> bool {
         // Queries and keys that are rotated by the same wrong angles give the right scores.
         !way.is_turned && way.first().iter().any(|place| place.1.error > SURE && self.has(place))
@@ -307,11 +307,12 @@ fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
 type Place = (usize, usize);
 
 /// Drops ways that take another number in a name for the layer than the matching ways do. The names of a folder follow
-/// one pattern. A place in the name holds the layer's number if it has as many different numbers as there are layers,
-/// or one more for the first layer's input.
+/// one pattern. One number in these names is the layer's if it takes as many values as there are layers, or one more
+/// for the first layer's input.
 fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
     let layers = fits.sizes.layers;
-    // For each group and place: whether there is a number for each layer, and the count of matches.
+    // For each group of names and each number in them: whether there is a value for each layer, and the count of
+    // matches.
     let mut places: BTreeMap<Place, (bool, BTreeMap<&str, usize>)> = BTreeMap::new();
     for way in ways.iter().filter(|way| way.layout.is_plain()) {
         let Some((at, numbers)) = way.pattern.place else { continue };
