@@ -204,7 +204,7 @@ fn a_pass_that_one_run_lacks_is_compared_with_none() {
     pair.keys("/p1/L1/xq\r");
     assert!(pair.address().starts_with("p1/L1/xq["), "{}", pair.address());
     pair.stage.shows("B · no value at this index");
-    pair.stage.shows("pass 1 does not exist here; r1:p0/L1/xq is shown");
+    pair.stage.shows("pass 1 does not exist; this is r1:p0/L1/xq");
     pair.keys("/p0\r");
     pair.stage.shows("B · A − B = ");
 }
