@@ -426,7 +426,8 @@ fn logits(model: &Model, recorded: bool) -> Vec<Vec<u32>> {
     passes
 }
 
-/// One pool for each number of threads. The products of the built-in model are large enough to be split.
+/// Runs the models in thread pools of several sizes. The products of the built-in model are large enough to be split
+/// among threads.
 #[test]
 fn recording_and_threads_and_kernels_do_not_change_the_logits() {
     let pools: Vec<_> = (1..=3)

@@ -22,7 +22,7 @@ const FIRST_PACE: usize = 1;
 /// State of the playback.
 #[derive(Debug)]
 pub(super) struct Playback {
-    /// The last walk that the user pressed; the next playback repeats it.
+    /// The action of the walk key that the user pressed last. The next playback repeats it.
     last_walk: Action,
     playing: Option<Playing>,
 }

@@ -152,7 +152,8 @@ impl Matches {
         }
     }
 
-    /// Position of the match to go to, and its number among all matches. The first match follows the last one.
+    /// Position of the match to go to, and its number among all matches. After the last match comes the first one
+    /// again.
     pub(super) fn chosen(&self) -> Option<(usize, usize)> {
         match self.by {
             0 => None,

@@ -169,7 +169,8 @@ fn play_on(app: &mut App) {
     }
 }
 
-/// Ends the playback on any action except a change of its pace. True for a key press, which then has no other effect.
+/// Ends the playback on any action except a change of its pace. Returns true for a key press: the key then has no other
+/// effect.
 fn ends_playback(app: &mut App, action: &Action) -> bool {
     use Action::{Click, Drag, NextLike, Play, PreviousLike, Redraw, Scroll, Suspend};
     if !matches!(action, Play | NextLike | PreviousLike) && app.playback.stop() {

@@ -306,7 +306,7 @@ fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
         let row = screen.lines().find(|line| line.contains(&format!(" {first} "))).unwrap();
         // The row says once that the token is cut: by the run's own top-k, and not by the tried settings.
         assert_eq!(row.matches("cut").count(), 1, "{screen}");
-        // A top-k that cuts some of the possible tokens is named as before.
+        // If top-k cuts tokens that could be sampled otherwise, the view says that top-k cuts them.
         desk.keys("[");
         for _ in 0..13 {
             desk.key(KeyCode::Left);

@@ -48,7 +48,7 @@ fn rope_rotates_a_pair_by_its_position_times_theta() {
     }
 }
 
-/// The values before and after are the trace's own, component by component, with both pairings.
+/// The values before and after the rotation are those in the trace, for each component and with both pairings.
 #[test]
 fn rope_shows_the_recorded_pair_before_and_after() {
     let mut stage = Stage::sized("xq_rope", (200, 60), Depth::None);

@@ -19,7 +19,7 @@ use super::{legend, list};
 #[derive(Debug)]
 pub struct Bars;
 
-/// The other heads that fit below the current one, in order; the first head follows the last.
+/// The other heads that fit below the current one, in order. After the last head comes the first one.
 fn others(app: &App, body: Rect) -> impl Iterator<Item = usize> {
     let (shape, own) = (app.shape(), app.index()[0]);
     let (heads, keys) = (shape[0].max(1), shape[2]);

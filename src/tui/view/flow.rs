@@ -182,7 +182,7 @@ impl Drawn {
             _ => Rect { x: area.x + 1, y: area.y + 1, width: area.width - 2, height: last - 1 },
         };
         if last > 0 {
-            // If the values have no room, the frame stays as it is.
+            // If there is no room for the values, `inner` is empty and the frame is not changed.
             put(buf, inner, 0, 0, &" ".repeat(inner.width.into()), Style::new());
             thumbnail::draw(app, site, inner.intersection(layout.area), buf);
         }

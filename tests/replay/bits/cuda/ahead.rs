@@ -1,5 +1,5 @@
-//! Passes that are queued before the host knows the token of the previous pass. The texts are the same as with single
-//! passes, whatever the reason for their end.
+//! Passes that are queued before the host knows the token of the previous pass. The texts are the same as if each pass
+//! began only after the previous one, whatever ends a text.
 
 use super::*;
 use llama_trace_core::error::Error;
