@@ -34,7 +34,7 @@ use server::{Answer, Request};
 const WEIGHTS: &str = "model.safetensors";
 const RUN: [&str; 6] = ["--model", "org/tiny", "--prompt", "Once upon", "-n", "2"];
 
-/// The files of the built-in model, and files that real repositories have but that are not needed.
+/// The files of the built-in model, and other files of real repositories, which the program does not need.
 fn tiny() -> Files {
     let mut all = files(&fixture("builtin"));
     for name in ["README.md", ".gitattributes", "pytorch_model.bin", "original/consolidated.00.pth"] {

@@ -69,7 +69,7 @@ pub enum Action {
     Back,
     /// Chooses the next view of this step.
     CycleView,
-    /// Chooses the view of this step with this number, counted from 1.
+    /// Chooses a view of this step by its number, counted from 1.
     ChooseView(u8),
     /// Holds another axis, or transposes rows and columns.
     CycleAxes,
