@@ -448,8 +448,8 @@ pub(super) fn add_to_last(
     }))
 }
 
-/// For a kernel with one product that can add a buffer to the result: its number of rows, and the first word of
-/// `struct Added`.
+/// For a kernel with one product that can add a buffer to the result: its number of rows, and the index of the first
+/// word of `struct Added`.
 fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
     match kernel.file {

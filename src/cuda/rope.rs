@@ -58,7 +58,7 @@ fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
     true
 }
 
-/// Rotates `turned` with the tables at `cos` and `sin`: `rows` rows of heads, each with `head_dim` values.
+/// Rotates `turned` by the cosines and sines at `tables`: `rows` rows of heads, each with `head_dim` values.
 pub(super) fn rotate(
     cuda: &Cuda,
     turned: Turned,
@@ -90,8 +90,8 @@ pub(super) fn rotate(
 }
 
 /// Makes the last launch also cache the rows (rows, width) at `x`. The pass must have only one span. This is possible
-/// if the launch is still in the queue and rotates these rows or already caches their keys. Otherwise nothing is
-/// launched. Returns whether the launch was changed.
+/// if the launch is still in the queue, and either rotates these rows (keys) or already caches the keys that belong to
+/// them (values). Otherwise nothing is launched. Returns whether the launch was changed.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
     if rows == 1 && cache_products(cuda, x, width, to) {
         return Ok(true);

@@ -94,7 +94,7 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
         const bool more = first + KEYS < to;
         if (more) load_tile(keys, first + KEYS, key_tile);
 
-        // Whether there is a key in the tile that some row of the warp does not see.
+        // Whether the tile may have a key that some row of the warp does not see.
         const bool hides = first + KEYS - 1 > position(16 * warp) || shape.window > 0;
         uint32_t weights[KEYS / 8][2];  // of every eight keys, this lane's two weights in each row, in bfloat16
 #pragma unroll

@@ -228,7 +228,7 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             }
         }
 
-        // Whether there is a key in the tile that some row of the warp does not see.
+        // Whether the tile may have a key that some row of the warp does not see.
         const bool hides = first + KEYS - 1 > first_of_warp || shape.window > 0;
         float factors[2];
         uint32_t weights[KEYS / 8][2], weight_rests[KEYS / 8][2];  // of eight keys, this lane's two in each row

@@ -124,8 +124,8 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
     }
 }
 
-// These functions return the row of x of sum number i, and its row of weights among the first eight. The row of weights
-// that comes eight rows later has sum number i + 64.
+// These functions return the row of x of sum number i, and its row of weights among the first eight. Sum number i + 64
+// has the same row of x, and the row of weights that comes eight rows later.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 

@@ -237,8 +237,9 @@ impl Sequence {
         self.text.waiting.splice(..0, ids);
     }
 
-    /// Draws the token after span number `span` of the most recent pass, number `pass`. If the device has already drawn
-    /// it (`drawn`), only stores it.
+    /// Draws the token after span number `span` of the most recent pass, number `pass`. If the device has drawn it
+    /// (`drawn`) and the probe wants no stage of the draw, returns the device's token and only advances the random
+    /// numbers.
     pub(super) fn draw(
         &mut self,
         model: &Model,
@@ -281,7 +282,8 @@ impl Sequence {
     }
 }
 
-/// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants every draw.
+/// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants a stage of every
+/// draw.
 pub(super) fn draws(
     model: &Model,
     pass: usize,

@@ -49,7 +49,7 @@ pub(super) fn check(plan: &Plan<'_>, model: &Model) -> Result<Check> {
         });
     }
     if !tried {
-        return Ok(Check::skipped("tokenizer", "none of the tested tokens has a text of its own"));
+        return Ok(Check::skipped("tokenizer", "none of the tested tokens has a text that can be encoded"));
     }
     Ok(check)
 }

@@ -233,11 +233,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             )],
             (_, earlier) => {
                 let files = listed(earlier);
-                let [file, other] =
-                    if earlier.len() == 1 { ["file", "another"] } else { ["files", "others"] };
-                vec![format!(
-                    "{between} B's {file} of {files} may be {other} of these stages; then the mistake is there {mend}"
-                )]
+                let [file, other] = if earlier.len() == 1 {
+                    ["file", "another of these stages; if so, the mistake is in that stage"]
+                } else {
+                    ["files", "others of these stages; if so, the mistake is in one of those"]
+                };
+                vec![format!("{between} B's {file} of {files} may be {other} {mend}")]
             }
         }
     }
