@@ -343,7 +343,7 @@ fn the_token_is_sent_only_to_the_hub() {
     assert_eq!(sent(hub.hub.asked()), [Some("Bearer hf_file".to_owned())]);
 }
 
-/// Only a terminal has a progress bar: the other tests check every byte of the output.
+/// Only a terminal has a progress bar. The other tests run without a terminal, and check every byte of the output.
 #[cfg(unix)]
 #[test]
 fn a_terminal_shows_the_progress() {

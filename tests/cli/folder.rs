@@ -401,8 +401,8 @@ fn a_number_of_a_port_is_shown_next_to_the_models_number() {
     assert!(!lens(dump.to_str().unwrap()).contains(said));
 }
 
-/// The lens reads the residuals that the port wrote, even if the model's differ. For the last layer this gives the
-/// port's answer.
+/// The lens reads the residuals that the port wrote, even if the model's differ. For the last layer, the lens then
+/// shows the port's answer.
 #[test]
 fn the_lens_reads_the_residuals_that_a_port_wrote() {
     let (port, model) = (fixture("port/story/wrong"), fixture("builtin").display().to_string());
