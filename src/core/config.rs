@@ -237,7 +237,7 @@ impl std::fmt::Display for RopeScaling {
             Self::Linear { factor } => write!(f, "linear, factor {factor}"),
             Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => write!(
                 f,
-                "llama3, factor {factor}, low {low_freq_factor}, high {high_freq_factor}, trained on {original_context}"
+                "llama3, factor {factor}, low {low_freq_factor}, high {high_freq_factor}, original context {original_context}"
             ),
             Self::Divisors(divisors) => {
                 let least = divisors.iter().copied().fold(f32::INFINITY, f32::min);

@@ -389,7 +389,12 @@ fn odd_files_in_a_captured_folder_are_reported_without_a_crash() {
             "B's p0/L1/ffn_up: every value is 3",
         ),
         ("NaN", written(&nan), 1, "B's p0/L1/ffn_up: 1 of 336 values are NaN"),
-        ("infinite", written(&infinite), 1, "B's p0/L1/ffn_up: 1 of 336 values are +inf; A's are all finite"),
+        (
+            "infinite",
+            written(&infinite),
+            1,
+            "B's p0/L1/ffn_up: 1 of 336 values are +inf; A's values are all finite",
+        ),
         ("repeated", written(&before), 1, "B's p0/L1/ffn_up has the same values as B's p0/L0/ffn_up"),
         ("turned", written(&turned), 1, "it has the shape (56, 6) and not (6, 56)"),
     ];

@@ -185,7 +185,7 @@ impl<O: Operands> Explainer<'_, O> {
     fn fold(&mut self, site: Site, of: &SiteRules<'_>, at: usize) -> Result<()> {
         match of.cell(at).fold {
             Fold::Given => {
-                self.note("It is an input, not computed: a token of the prompt, or the one sampled after the previous pass.");
+                self.note("This value is an input and is not computed: a token of the prompt, or the token sampled after the previous pass.");
             }
             Fold::Lookup { id, table, width, at } => {
                 let (row, id) = self.read(id)?;

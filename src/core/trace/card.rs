@@ -56,7 +56,7 @@ impl ModelCard {
         let sizes = self.sizes();
         let window = sizes.window.map_or(String::new(), |window| {
             let all = sizes.window_from == 0;
-            let from = if all { String::new() } else { format!(" (layers from {})", sizes.window_from) };
+            let from = if all { String::new() } else { format!(" (from layer {} on)", sizes.window_from) };
             format!(" and k > {{start}} + t − {window}{from}")
         });
         let scaled = match &self.config.rope_scaling {

@@ -230,7 +230,7 @@ fn join(name: &str, slices: &[Tensor], shape: &[usize], place: &str) -> Result<T
             slices.iter().take(16).map(|slice| format!("{} {:?}", slice.dtype(), slice.shape())).collect();
         Error::model(format!("the slices of tensor `{}` do not add up", printable(name)))
             .at(place)
-            .expected(format!("slices of {shape:?}, the shape by params.json, cut along one axis"))
+            .expected(format!("slices along one axis that add up to {shape:?}, the shape by params.json"))
             .found(found.join(", "))
             .next("check that every file of the model is there, and that params.json belongs to them")
     })

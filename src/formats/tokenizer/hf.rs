@@ -69,12 +69,12 @@ pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<
         inner.with_padding(None);
         Ok(inner)
     });
-    let inner = loaded.map_err(|error| wrong(("a tokenizer.json".into(), error)))?;
+    let inner = loaded.map_err(|error| wrong(("a valid tokenizer.json".into(), error)))?;
     let tokenizer = match beside {
         None => HfTokenizer::new(inner, checked),
         Some(beside) => folder::json(inner, checked, beside),
     };
-    tokenizer.map_err(|error| wrong(("a tokenizer.json".into(), error)))
+    tokenizer.map_err(|error| wrong(("a valid tokenizer.json".into(), error)))
 }
 
 /// Makes the crate compile GPT-2's expression, which happens once. The compilation runs on another thread while the

@@ -113,7 +113,7 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
         lines.push(parse_line(line).ok_or_else(|| {
             let found = printable(&String::from_utf8_lossy(&line[..line.len().min(400)]));
             wrong(
-                "a token in base64, a blank and its rank in each line",
+                "in each line: a token in base64, a space and the rank of the token",
                 format!("line {}: `{found}`", number + 1),
             )
         })?);

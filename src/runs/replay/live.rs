@@ -429,7 +429,7 @@ impl Source for Live {
         if !self.is_asked(query) {
             let (run, here) = (self.outline.run, self.outline.sequence);
             return Poll::Ready(Err(Error::usage(format!(
-                "{query}: this source has only sequence {here} of {run}"
+                "{query} is not possible: only sequence {here} of {run} is open"
             ))));
         }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {

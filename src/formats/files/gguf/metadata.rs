@@ -180,7 +180,8 @@ impl<'a> Metadata<'a> {
         match sizes.filter(|sizes| alike(sizes)).and_then(|sizes| sizes.first().copied()) {
             Some(size) => Ok(Some(size)),
             None => {
-                let expected = format!("a whole number, or the same one for each of {layers} layers");
+                let expected =
+                    format!("a whole number, or a list with the same number for each of {layers} layers");
                 let found = brief(&json(&Value::List(*list)));
                 Err(self
                     .wrong(key, &expected, found)

@@ -82,8 +82,8 @@ struct Model {
 /// # Errors
 /// Returns what was expected and found if the file has an unsupported part.
 pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
-    let sections: Sections<'_> =
-        serde_json::from_str(text).map_err(|error| ("a tokenizer.json".to_string(), error.to_string()))?;
+    let sections: Sections<'_> = serde_json::from_str(text)
+        .map_err(|error| ("a valid tokenizer.json".to_string(), error.to_string()))?;
     let model = &sections.model;
     one_of("model", &model.kind, MODELS)?;
     let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
