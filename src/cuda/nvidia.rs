@@ -58,7 +58,7 @@ pub(super) struct Nvidia {
     pairs: Mutex<Vec<Pinned>>,
     loaded: Mutex<Loaded>,
     nvrtc: OnceLock<Result<Nvrtc>>,
-    /// The reason why the first kernel from the embedded PTX was not compiled for this device.
+    /// The reason why NVRTC's code was not used for the first kernel that was taken from the embedded PTX.
     carried: OnceLock<Error>,
     store: Store,
 }
@@ -305,7 +305,8 @@ impl Nvidia {
         Ok(function)
     }
 
-    /// Loads code: a complete cubin, from the compiler or from a file with its checksum, or PTX that ends with a NUL.
+    /// Loads code: either a complete cubin (from the compiler, or from a file with the correct checksum), or PTX that
+    /// ends with a NUL.
     fn load(module: &Module, code: &[u8]) -> Result<CUmodule> {
         let mut handle: CUmodule = ptr::null_mut();
         // SAFETY: the caller passes such code, and the context is current.
