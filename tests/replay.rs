@@ -1,5 +1,5 @@
-//! Compares the viewer's frames (derived, or from a layer that ran again) with those of the pass itself, and a recorded
-//! run with an unrecorded one, bit for bit.
+//! Compares bit for bit: the viewer's frames (derived, or from a layer that ran again) with the frames of the pass
+//! itself, and a recorded run with an unrecorded run.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "replay/ablated.rs"]
@@ -274,7 +274,7 @@ fn rows_of(live: &mut Live, layer: Option<usize>, name: &str, rows: std::ops::Ra
     }
 }
 
-/// A result wakes the waiting thread. This test ends only if the wait is not a poll.
+/// A result wakes the waiting thread. If the wait did not end at a result, this test would take hours.
 #[test]
 fn a_wait_ends_when_something_was_computed() {
     let hours = Duration::from_secs(4 * 3600);
@@ -426,7 +426,8 @@ fn logits(model: &Model, recorded: bool) -> Vec<Vec<u32>> {
     passes
 }
 
-/// One pool for each number of threads. The products of the built-in model are large enough to be split.
+/// Runs the models in thread pools of several sizes. The products of the built-in model are large enough to be split
+/// among threads.
 #[test]
 fn recording_and_threads_and_kernels_do_not_change_the_logits() {
     let pools: Vec<_> = (1..=3)

@@ -13,7 +13,7 @@ use llama_trace_fuzz::Folder;
 
 static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::default);
 
-/// Maximum number of stages that are read of a pass: enough for all stages of a small model.
+/// Maximum number of stages that are read in a pass. It is enough for all stages of a small model.
 const SITES: usize = 80;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -33,7 +33,7 @@ fuzz_target!(|bytes: &[u8]| {
                 let _ = (trace.stats(site), trace.digests(site), trace.why_not(site));
                 let shape = sizes.shape(site.stage.axes(), pass.dims);
                 let first = Region(shape.iter().map(|&length| 0..length.min(1)).collect());
-                // Any answer is right, but it must come.
+                // Any answer is correct, but the answer must arrive.
                 while let Poll::Pending = source::block(&mut *source, site, &first) {
                     let _ = source.poll();
                     thread::yield_now();

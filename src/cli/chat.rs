@@ -213,8 +213,8 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Applies `change`, after which the last message is the user's, and lets the model answer. Without an answer, the
-    /// conversation stays as it was before.
+    /// Applies `change`, after which the last message is the user's, and lets the model answer. If the model gives no
+    /// answer, the conversation stays as it was before.
     fn turn(&mut self, change: impl FnOnce(&mut Conversation)) -> std::result::Result<(), Failure> {
         let before = self.conversation.clone();
         change(&mut self.conversation);
@@ -248,7 +248,7 @@ impl Talk<'_> {
         })?;
         if prompt.len() >= context {
             return Err(Error::prompt(format!("the conversation has grown longer than {}", self.whose()))
-                .expected(format!("at most {} tokens, and one for the answer", context - 1))
+                .expected(format!("at most {} tokens, so that one is left for the answer", context - 1))
                 .found(format!("{} tokens", prompt.len()))
                 .next("your last line was removed: type a shorter one, or /reset to begin again")
                 .into());
@@ -284,7 +284,7 @@ impl Talk<'_> {
     /// A description of the conversation's context.
     fn whose(&self) -> &'static str {
         if self.chat.capacity() < self.model.config.context {
-            "the context that was reserved"
+            "the reserved context"
         } else {
             "the model's context"
         }

@@ -95,7 +95,7 @@ impl Recorded<'_> {
         let model = match args.model.model {
             None => None,
             Some(_) => {
-                // The rules read the weights as they are stored, whatever the precision of A.
+                // `diff` computes with the weights as they are stored, whatever the precision of A is.
                 let asked = check_precision(args, a.about())?;
                 let precision = asked.or(Some(PrecisionName::F32));
                 let args_of = ModelArgs { precision, ..args.model.clone() };
@@ -132,7 +132,7 @@ impl Recorded<'_> {
             } else {
                 format!("{more} sequences and branches")
             };
-            report.notes.push(format!("B has {what} that A does not have: not compared"));
+            report.notes.push(format!("B has {what} that A does not have; nothing there was compared"));
         }
         if let Some(card) = a.about().card.as_ref().or(b.about().card.as_ref()) {
             report.notes.extend(unknown(&b.unknown_files(&card.sizes())));
@@ -173,7 +173,7 @@ fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> 
     let asked = args.model.precision.and_then(|asked| Some(asked.to_possible_value()?.get_name().to_owned()));
     match asked {
         Some(asked) if asked != of_a.name() => {
-            Err(Error::usage("the reference did not run in the precision of --precision")
+            Err(Error::usage("the reference did not run in the precision that --precision gives")
                 .at(&a.name)
                 .expected(format!("{}, the precision of A", of_a.name()))
                 .found(format!("--precision {asked}"))
@@ -243,7 +243,7 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     let found = match likely.is_empty() {
         true => theirs,
         false => {
-            let what = if report.written_alone { "B's file" } else { "it" };
+            let what = if report.written_alone { "B's file" } else { "B" };
             format!("{theirs}; {what} looks like {}", likely.join(" or "))
         }
     };

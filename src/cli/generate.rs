@@ -83,7 +83,7 @@ fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration
     if prompts > 1 {
         let rate = drawn as f64 / seconds(time);
         return super::tell(format_args!(
-            "{prompts} prompts of {read} tokens; {drawn} sampled in {:.3} s, {rate:.1} tokens/s",
+            "{prompts} prompts with {read} tokens in all; {drawn} sampled in {:.3} s, {rate:.1} tokens/s",
             seconds(time)
         ));
     }

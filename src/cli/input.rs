@@ -158,7 +158,7 @@ impl SamplingArgs {
         }
     }
 
-    /// The sampling options as a manifest and the tracer's title have them, with the stream of random numbers.
+    /// The sampling options and the stream of random numbers, in the form for manifests and for the tracer's title.
     pub(super) fn drawing(&self, stream: u64) -> Drawing {
         Drawing { sampling: self.sampling(), stream }
     }
@@ -231,7 +231,7 @@ fn load(checkpoint: &Checkpoint, args: &ModelArgs, cpu: &CpuArgs, room: Room) ->
 }
 
 /// The same model with other options, beside a model that already runs. Prints no warnings, because they were printed
-/// for that model.
+/// when that model was loaded.
 pub(super) fn load_quietly(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model> {
     let (checkpoint, _) = open_silently(args, Need::Model)?;
     load(&checkpoint, args, cpu, Room::default()).map(|(model, _)| model)
@@ -255,7 +255,7 @@ pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Opti
 pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfig) {
     if asked.is_none() && capacity < config.context {
         tell(format_args!(
-            "The free memory is enough for a context of {capacity} of the model's {} tokens; --context asks for another number.",
+            "The free memory is enough for a context of {capacity} tokens; the model's own context has {} tokens. --context sets another number.",
             config.context
         ));
     }

@@ -164,7 +164,8 @@ enum Command {
 }
 
 /// The warning for a run whose logits have NaN.
-const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
+const NOT_A_NUMBER: &str =
+    "Some logits are not a number (NaN): `llama-trace log --values` shows the first stage that has one.";
 
 /// Returns whether `llama-trace chat` started this process only to call [`render_template`].
 pub fn renders_templates() -> bool {

@@ -120,7 +120,7 @@ struct Guarded {
     first: usize,
     bytes: usize,
     /// Whether a copy, a memset or a wait has come since the allocation. Each of these waits for the earlier kernels.
-    /// Without any, a kernel that writes to the memory may still run.
+    /// If none has come, a kernel that writes to the memory may still run.
     settled: bool,
 }
 

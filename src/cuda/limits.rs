@@ -19,7 +19,8 @@ use llama_trace_engine::backend::{self, Backend, Limits, PassRows, Span};
 /// The sizes of the measurements.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
-    /// Number of bytes that are read, a multiple of 16. It is many times the last-level cache of any device.
+    /// Number of bytes that are read, a multiple of 16. It is many times as large as the last-level cache of any
+    /// device.
     pub(super) bytes: usize,
     /// Rows and columns of the matrices that are multiplied, a multiple of 8.
     pub(super) side: usize,

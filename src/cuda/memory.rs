@@ -162,7 +162,7 @@ impl Buffer {
     }
 }
 
-/// The device's buffer of a handle.
+/// Returns the device's buffer behind a handle.
 pub(super) fn own(buffer: &backend::Buffer) -> &Buffer {
     buffer.downcast()
 }

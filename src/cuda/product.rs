@@ -2,7 +2,7 @@
 //!
 //! If there are few rows of activations, up to 16, all of them are multiplied with each weight that is read. Many rows
 //! are multiplied in tiles, whose sums have another order. In bfloat16, tensor cores do both. The choice for a row
-//! depends on the tokens of its own span ([`PassRows::orders`]). Integer products are bit-exact with
+//! depends on the number of tokens in its own span ([`PassRows::orders`]). Integer products are bit-exact with
 //! [`llama_trace_core::ops`] in both cases. For up to 16 rows, the weights of integer products go through shared
 //! memory.
 
@@ -86,7 +86,7 @@ struct Whole {
 }
 
 impl Whole {
-    /// Returns the memory for `rows` rows.
+    /// Returns the addresses of the values and of the scales for `rows` rows in pair `place`.
     fn room(
         &mut self,
         cuda: &Cuda,
@@ -117,7 +117,7 @@ struct Narrow {
 }
 
 impl Narrow {
-    /// Queues the pending norm, if there is one, with the result at `x`: no product computes it.
+    /// Queues the pending norm, if there is one, with the result at `x`. Called if no product computes the norm itself.
     fn make_norm(&mut self, cuda: &Cuda, x: &Memory) -> Result<()> {
         self.normed.take().map_or(Ok(()), |norm| norm.launch(cuda, 1, x.at()))
     }
@@ -293,7 +293,7 @@ impl Input {
     }
 }
 
-/// Queues the conversion of `count` values to the other number type, by the kernel `name`.
+/// Queues the conversion of `count` values between float32 and bfloat16, by the kernel `name`.
 fn convert(cuda: &Cuda, name: &'static str, from: Address, count: usize, to: Address) -> Result<()> {
     let kernel = Kernel { file: "elementwise", name, weight: None };
     let arguments = Arguments::new().address(from).long(count).address(to);
@@ -448,8 +448,8 @@ pub(super) fn add_to_last(
     }))
 }
 
-/// For a kernel with one product that can add a buffer to the result: its number of rows, and the first word of
-/// `struct Added`.
+/// For a kernel with one product that can add a buffer to the result: its number of rows, and the index of the first
+/// word of `struct Added`.
 fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
     match kernel.file {
@@ -625,7 +625,7 @@ fn words(products: &[Asked<'_>], first: usize) -> [u64; MOST_PRODUCTS * PRODUCT_
     words
 }
 
-/// The number of blocks with `outputs` outputs each.
+/// The number of thread blocks if each computes `outputs` outputs.
 fn blocks(products: &[Asked<'_>], outputs: usize) -> usize {
     products.iter().map(|product| product.matrix.outputs().div_ceil(outputs)).sum()
 }

@@ -1,5 +1,5 @@
 //! The self-test of a device. Before a model runs, one kernel of each kind computes a few numbers, which are compared
-//! with the CPU's. A device that computes wrong numbers then reports an error.
+//! with the CPU's. Wrong numbers are reported as an error.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,8 +53,8 @@ const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
 
-/// The number of keys times the number of heads, from which on heads that share keys are computed together. With only
-/// two heads, they never are.
+/// Heads that share keys are computed together if the number of keys times the number of heads is at least this. Two
+/// heads are never computed together.
 const KEYS_OF_HEADS: usize = 1 << 14;
 
 /// The name of attention over several tokens.
@@ -74,8 +74,8 @@ struct KernelResult {
     values: Vec<f32>,
 }
 
-/// Values that every number type represents, and whose sums of products here are exact in any order. Only the last
-/// rounding to bfloat16 changes them, which is the same everywhere.
+/// Values that every number type represents exactly. In the self-test, sums of products of these values are exact in
+/// any order. Only the final rounding to bfloat16 changes a sum, and it is the same on every device.
 fn exact(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 127 / 32) as f32 - 2.0).collect()
 }
@@ -418,9 +418,9 @@ fn sizes_of_streams(dtype: Dtype) -> (usize, [usize; 2]) {
     if dtype.block() > 32 { (256, [256, 1280]) } else { (96, [64, 1120]) }
 }
 
-/// Computes a layer without attention for `rows` rows of `width` values, each in its own text. Nothing is recorded, so
-/// kernels are fused as in a model's run. Returns queries, keys, values, hidden, and the residual after the
-/// feed-forward network.
+/// Computes a layer without attention for `rows` rows of `width` values, each row in its own sequence. Nothing is
+/// recorded, so kernels are fused as in a model's run. Returns queries, keys, values, hidden, and the residual after
+/// the feed-forward network.
 fn layer(backend: &dyn Backend, dtype: Dtype, rows: usize, width: usize) -> Result<Vec<f32>> {
     let (shape, (hidden, _)) = (OF_STREAMS, sizes_of_streams(dtype));
     let group = backend.precision().group().unwrap_or(DEFAULT_GROUP);
@@ -507,7 +507,7 @@ fn has_tiles(cuda: &Cuda) -> bool {
     cuda.precision == Precision::Bf16
 }
 
-/// Returns the tokens that the device draws. Four of the logits are equal and the largest, and two come next. Top-k
+/// Returns the tokens that the device draws. Four logits are equal, and larger than all others. Two come next. Top-k
 /// keeps these six, and top-p keeps the four. So each of the four has a quarter of the probability, in the order of
 /// ids. For temperature 0, one of the four logits is larger.
 fn drawn(cuda: &Cuda) -> Result<Vec<Drawn>> {
@@ -535,9 +535,9 @@ fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " of NaN" } else { "" });
+    let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " (from NaN)" } else { "" });
     let words = |drawn: &[Drawn]| drawn.iter().map(word).collect::<Vec<_>>().join(", ");
-    let why = format!("tokens {}, not {}", words(found), words(&expected));
+    let why = format!("tokens {}; the CPU draws {}", words(found), words(&expected));
     Err(failed("draw tokens as the CPU does", why))
 }
 

@@ -3,9 +3,9 @@
 //! Launches wait in the queue until another kind of request: a copy, freed memory, an event, the end of a pass. Then
 //! all of them go to the device together. If the same launches with the same arguments were sent before, the device
 //! captures them as a graph and launches the graph. A decode pass then costs one driver call, and the caller need not
-//! know that it equals the previous pass. What differs from pass to pass (ids, positions, random numbers) is in the
-//! device's memory. Consecutive launches of one kernel for several sequences are joined into one. A graph is never out
-//! of date: it is launched only for launches with the same addresses and arguments.
+//! know that it equals the previous pass. Ids, positions and random numbers differ from pass to pass, so they are not
+//! arguments: they are in the device's memory. Consecutive launches of one kernel for several sequences are joined into
+//! one. A graph is never out of date: it is launched only for launches with the same addresses and arguments.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,8 +26,8 @@ pub(super) enum Change {
     Cannot,
 }
 
-/// The computation of a launch, if a later operation can do it in its own launch. The later operation withdraws the
-/// first launch while that is the last in the queue.
+/// The computation of a launch, if a later operation can do it in its own launch. The later operation can withdraw this
+/// launch as long as it is the last one in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fusable {
     /// The norm of one row, written to `out`.
@@ -84,7 +84,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device, for requests that need no order: new memory, loading of kernels.
+    /// The device, for requests whose order does not matter: new memory, loading of kernels.
     pub(super) fn device(&self) -> &dyn Driver {
         &*self.driver
     }

@@ -117,7 +117,7 @@ trait Operate {
     fn on(&self, backend: &dyn Backend) -> Vec<f32>;
 }
 
-/// Checks that both give the same bits, in float32 and in bfloat16.
+/// Checks that the device and the CPU give the same bits, in float32 and in bfloat16.
 fn same_bits(what: &str, operation: &impl Operate) {
     for precision in [Precision::F32, Precision::Bf16] {
         let Some((cuda, cpu)) = both(precision) else { return };

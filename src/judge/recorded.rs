@@ -32,7 +32,7 @@ impl RecordedRun {
         }))
     }
 
-    /// The sequences of the run itself, and then the branches, each with its sequence.
+    /// The sequences of the original run, and then the branches, each with its sequence.
     pub fn all(&self) -> Vec<(Run, usize)> {
         match &self.0 {
             Kind::Folder(folder) => (0..folder.sequences()).map(|sequence| (Run::ITSELF, sequence)).collect(),

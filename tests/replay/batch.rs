@@ -21,7 +21,8 @@ const LENGTHS: [usize; 4] = [1, 2, 17, 300];
 const DRAWS: usize = 4;
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// A checksum of the recorded values of each site, by its first row.
+/// Checksums of the recorded values of each site. The key of a checksum is the first of the rows that were recorded
+/// together.
 #[derive(Default)]
 struct Bits(HashMap<Site, BTreeMap<usize, u64>>);
 

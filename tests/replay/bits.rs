@@ -42,7 +42,8 @@ fn config(width: usize) -> ModelConfig {
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// The kernels with a separate order of bfloat16 sums. The portable kernel is last.
+/// The kernels of this processor that sum bfloat16 products in an order of their own. The last one has plain loops in
+/// place of a bfloat16 unit.
 fn kernels() -> Vec<Kernel> {
     let mut kernels = Kernel::available();
     kernels.retain(|kernel| ["amx", "avx512bf16"].contains(&kernel.name()));

@@ -65,7 +65,7 @@ fn backends() -> Vec<(String, Cpu)> {
     backends
 }
 
-/// All stages, alternating between the runs, so that the cache switches between them.
+/// Reads all stages, alternating between the runs, so that the cache switches from one run to the other each time.
 #[test]
 fn a_branch_with_the_token_that_was_drawn_has_the_bits_of_the_run() {
     for model_name in ["gqa", "mistral", "qwen3"] {
@@ -109,7 +109,7 @@ fn branches_of_branches_have_the_bits_of_their_own_tokens_and_leave_the_run_its_
         let mut first = branch(&mut live, 1, 1, other(tokens[1]), 5);
         let of_first = drawn(first.outline());
         let mut second = branch(&mut *first, 2, 3, other(of_first[3]), 6);
-        // A branch from a pass that the branch shares with the run.
+        // A branch of the second branch, from a pass that the second branch shares with the run.
         let mut third = branch(&mut *second, 3, 0, other(tokens[0]), 3);
         let all: [&mut dyn Source; 4] = [&mut live, &mut *first, &mut *second, &mut *third];
         let expected: Vec<_> = all
@@ -236,11 +236,11 @@ fn a_picked_token_is_explained_as_picked() {
             assert_eq!(found.result, Some(found.value));
             found.notes.join(" ")
         };
-        assert!(notes(&mut *branch, 1, 1).contains("It was picked: a branch begins here."));
+        assert!(notes(&mut *branch, 1, 1).contains("The token was picked by hand: a branch begins here."));
         for (run, pass) in [(1, 0), (1, 2), (0, 1)] {
             let source = if run == 1 { &mut *branch } else { &mut live as &mut dyn Source };
             let told = notes(source, run, pass);
-            assert!(!told.contains("picked") && told.contains("Laid side by side"), "r{run}:p{pass} {told}");
+            assert!(!told.contains("picked") && told.contains("lie side by side"), "r{run}:p{pass} {told}");
         }
     }
 }

@@ -70,7 +70,8 @@ fn the_processor_is_no_distance_from_its_own_float32_and_within_the_bound_where_
     }
 }
 
-/// The lines that detect a fault. All kernels have the name `kernel`.
+/// The lines of the report that detect a fault. The first list has their names up to the colon, so that every kernel
+/// has the name `kernel`.
 fn caught(name: &str, precision: Precision, fault: Fault) -> (Vec<String>, Vec<Check>) {
     let checkpoint = match name {
         "" => llama_trace::builtin::open(),

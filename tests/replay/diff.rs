@@ -217,7 +217,7 @@ fn of_several_matrices_on_the_way_to_a_stage_one_alone_may_be_read_otherwise() {
     assert_eq!(names, BTreeSet::from(["weight_layout"]), "{:?}", report.diagnosis);
 }
 
-/// The row of the mask of a single token is computed as if it were the first row.
+/// In a pass of a single token, the mask's row is computed as if it were the first row of the text.
 #[test]
 fn a_mask_that_forgets_what_is_cached_is_named() {
     let model = model("gqa");
@@ -410,7 +410,7 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
     assert!(right.same() && right.samples && !judged(&model, &a, &a).samples);
     for column in (0..vocab).step_by(41) {
         for wrong in [0.0, f32::NAN] {
-            // One value of a column, and all values of it.
+            // Changes one value of a column, and in the second round all values of the column.
             for row in [Some(IDS.len() - 1), None] {
                 let is_wrong = |at: usize| at % vocab == column && row.is_none_or(|row| at / vocab == row);
                 let report = sampled(&changed(&a, site, |at, x| if is_wrong(at) { wrong } else { x }));
@@ -447,7 +447,7 @@ fn a_cache_of_16_bits_that_nobody_says_differs_and_one_that_is_said_does_not() {
         for says in [None, Some(CacheDtype::F32), Some(dtype)] {
             let mut b = b.clone();
             b.about.cache = says;
-            // Only stages that read the cache, without the cache.
+            // A copy of B without the cache, with only some of the stages before and after the cache.
             let mut few = b.clone();
             few.frames.retain(|site, _| {
                 [Stage::XkRope, Stage::Xv, Stage::XqRope, Stage::AttnHeads].contains(&site.stage)
@@ -548,7 +548,7 @@ fn a_position_of_a_decode_pass_that_is_off_is_named_where_no_angle_is_shown() {
         cached[first..].copy_from_slice(&own);
         let shape = b.frames[&keys].shape().to_vec();
         b.frames.insert(keys, frame(keys, &shape, cached));
-        // Only the stages that hooks on modules show, and the cache.
+        // B has only stages that hooks on modules show, and the cache.
         let shown = [Stage::AttnNorm, Stage::Xq, Stage::Xk, Stage::Xv, Stage::CacheK];
         b.frames.retain(|site, _| shown.contains(&site.stage));
         let report = judged(&model, &a, &b);
@@ -630,7 +630,7 @@ fn in_neighbours(run: &Kept, head_dim: usize, says: bool) -> Kept {
 fn pairs_in_another_order_that_both_say_are_no_difference_and_what_differs_then_is_one() {
     let model = model("gqa");
     let (mut a, head_dim) = (run_on(&model, 2), model.config.head_dim);
-    // Their files differ, so they have different fingerprints.
+    // The model files of the two runs differ, so they have different fingerprints.
     a.about.fingerprint = Some(model.fingerprint().unwrap().weights);
     let mut b = in_neighbours(&a, head_dim, true);
     b.about.fingerprint = Some("another".into());

@@ -49,7 +49,7 @@ fn sum(values: impl Iterator<Item = u64>) -> u64 {
     hasher.finish()
 }
 
-/// The checksums of the rows of a block with contiguous whole rows.
+/// A checksum for each row of `block`, whose rows must be whole and contiguous.
 fn sums_of(block: &Block) -> Vec<u64> {
     let width = *block.shape.last().unwrap();
     assert_eq!(block.region.shape().last(), Some(&width), "rows are whole");
@@ -85,7 +85,7 @@ fn compare_within(memory: usize, model: impl Fn() -> Model, prompt: &[u32], pass
         let (_, outer) = shape.split_last().unwrap();
         let mut row = 0;
         while row < recorded.len() {
-            // The whole of this row.
+            // The region of the whole row.
             let mut rest = row;
             let mut region: Vec<_> = outer
                 .iter()

@@ -85,7 +85,7 @@ fn the_go_to_line_says_what_to_compare_with() {
         ("compare", "type what to compare with"),
         ("compare h=9", "head 9 is past the last"),
         ("compare softmax", "different axes"),
-        ("compare s3", "go to that sequence or run first"),
+        ("compare s3", "to compare with another sequence or run"),
     ] {
         stage.keys("/").keys(asked).key(KeyCode::Enter);
         assert!(stage.message().contains(wrong), "{asked}: {}", stage.message());

@@ -154,7 +154,7 @@ fn the_note_of_a_mark_stays_with_its_place() {
     save_marks(&mut stage.app);
     assert_eq!(
         stage.message(),
-        format!("a was moved from {cell} to {other}; its note is a comment in the file now")
+        format!("a was moved from {cell} to {other}; the old note is now a comment in the file")
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), text.replace("a p0", "# a p0") + &format!("a {other}\n"));
     stage.keys("'a");

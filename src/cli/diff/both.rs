@@ -114,7 +114,7 @@ impl Ready {
         if let Some(threads) = setting.threads {
             let built = ThreadPoolBuilder::new().num_threads(threads).build();
             pool = Some(built.map_err(|error| {
-                Error::usage("the threads cannot be started").found(error).next("ask for fewer")
+                Error::usage("the threads cannot be started").found(error).next("ask for fewer threads")
             })?);
         }
         Ok(Self { model, tokenizer, ids, pool, setting, to_allocate })

@@ -77,7 +77,7 @@ fn check_not_source(path: &Path, out: &Path) -> Result<()> {
     let place = |path: &Path| fs::canonicalize(path).ok();
     match (place(path), place(out)) {
         (Some(from), Some(to)) if from.is_dir() && from.starts_with(&to) => {
-            Err(Error::usage("the export would replace the folder that it is made from")
+            Err(Error::usage("the export would replace the folder that it reads from")
                 .at(format!("--out {}", out.display()))
                 .expected("a folder that is not the --trace folder and does not contain it")
                 .next("choose another --out"))

@@ -59,7 +59,7 @@ impl Tile {
     }
 }
 
-/// Maximum number of weights that are packed at once. So many fit in the second-level cache.
+/// Maximum number of weights that are packed at once. This number fits in the second-level cache.
 const VALUES_AT_ONCE: usize = 32 << 20;
 
 /// Packed activations.

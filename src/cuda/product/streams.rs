@@ -21,7 +21,7 @@ use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
-/// Activations that share a scale.
+/// Number of activations that share a scale.
 pub(super) const GROUP: usize = 32;
 
 /// Maximum number of rows.
@@ -42,8 +42,8 @@ const PRODUCTS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1;
 const SOURCE: usize = 2 + norm::WORDS;
 const GATED: usize = 16;
 
-/// `ADDED`: the first word of `struct Added`, for one row and for several. `ROWS`: the word that holds the number of
-/// rows, if there are several.
+/// `ADDED`: the index of the first word of `struct Added`, for one row and for several. `ROWS`: the index of the word
+/// that holds the number of rows, if there are several.
 const ADDED: [usize; 2] = [PRODUCTS + SOURCE + 1, PRODUCTS + 4];
 const ROWS: usize = PRODUCTS + 2;
 
@@ -96,7 +96,7 @@ fn room(dtype: Dtype, groups: usize) -> usize {
     16 * ((piece(dtype, groups) / 16) | 1)
 }
 
-/// The number of sums that a product needs for each group of x: 0 if the format has no minima.
+/// The number of sums that a product of several rows needs for each group of x: 0 if the format has no minima.
 fn sums(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Q2K => 2,
@@ -116,7 +116,7 @@ impl Room {
     /// Returns the sizes for a row of `width` values, with a `norm` or without. `None` if a block does not fit.
     fn of(cuda: &Cuda, dtype: Dtype, width: usize, norm: bool) -> Option<Self> {
         let groups = width / GROUP;
-        // Formats with an offset need sums too.
+        // For one row, formats with an offset need sums too.
         let sums = match dtype {
             Dtype::Q3K | Dtype::Q6K => 2,
             Dtype::Q4_0 | Dtype::Q5_0 => 1,
@@ -211,8 +211,8 @@ fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
             words[2..].copy_from_slice(&norm.words());
             return Ok(words);
         }
-        // Every block quantises the whole row. A separate launch is faster for a wide row. A gate kernel that is not
-        // launched yet can quantise its own result.
+        // Here every block quantises the whole row itself. For a wide row, a separate launch is faster. If a gate
+        // kernel computes the row and is not launched yet, it can also quantise the row.
         if x.width <= norm::KEPT && !is_gate(cuda, x) {
             words[2] = x.x();
             return Ok(words);
@@ -304,7 +304,8 @@ pub(super) fn gated(
     Ok(true)
 }
 
-/// For a launch of the gated kernels: its number of rows, and the first word of the int8 result's addresses.
+/// For a launch of the gated kernels: its number of rows, and the index of the first word of the int8 result's
+/// addresses.
 fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         GATED_ROW | GATED_TILES => Some((1, GATED + SOURCE)),
@@ -315,8 +316,8 @@ fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     }
 }
 
-/// The first word of the int8 result's addresses. `None` if `kernel` does not compute these `rows` of `width` values at
-/// `out`, or already quantises them.
+/// The index of the first word of the int8 result's addresses. `None` if `kernel` does not compute these `rows` of
+/// `width` values at `out`, or already quantises them.
 fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usize)) -> Option<usize> {
     let (own, at) = of_gated(kernel, words)?;
     let can = width.is_multiple_of(TILE)
@@ -353,8 +354,8 @@ pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Addr
     })
 }
 
-/// The first word of `struct Turns`, in a kernel that has this struct. The struct follows `struct Added`, the cache's
-/// number type and the ring.
+/// The index of the first word of `struct Turns`, in a kernel that has this struct. The struct follows `struct Added`,
+/// the cache's number type and the ring.
 pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     match (kernel.file, kernel.name) {
         OF_ONE_ROW => Some(ADDED[0] + 3),
@@ -363,8 +364,8 @@ pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     }
 }
 
-/// For a kernel with one product that can add a buffer to the result: its number of rows, and the first word of
-/// `struct Added`.
+/// For a kernel with one product that can add a buffer to the result: its number of rows, and the index of the first
+/// word of `struct Added`.
 pub(super) fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         OF_ONE_ROW | OF_TILES => Some((1, ADDED[0])),

@@ -26,7 +26,7 @@ fn hard(rows: usize, width: usize, seed: u32) -> Vec<f32> {
     x
 }
 
-/// NaNs have different bits on different machines.
+/// Whether two lists have the same bits. Two NaNs count as equal: they have different bits on different machines.
 fn same(found: &[f32], expected: &[f32]) -> bool {
     let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
     found.len() == expected.len() && found.iter().zip(expected).all(same)
@@ -99,7 +99,7 @@ impl Chain {
 #[test]
 fn what_makes_many_rows_packs_them_too_and_all_has_the_bits_of_the_cpu() {
     // Rows that are part of a tile, and rows of several tiles. Widths of one group, of fewer groups than there are
-    // partial sums, of more, and of a number that is not a multiple of 16.
+    // partial sums, of more groups, and of a number of groups that is not a multiple of 16.
     for chain in
         [Chain(17, 32, 32), Chain(18, 96, 544), Chain(33, 544, 96), Chain(100, 64, 64), Chain(17, 512, 32)]
     {

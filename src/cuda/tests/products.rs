@@ -110,7 +110,7 @@ fn blocks_with_odd_scales(dtype: Dtype, outputs: usize, inputs: usize, odd: bool
     let scales = [f16::NAN, f16::INFINITY, f16::NEG_INFINITY, f16::NEG_ZERO, f16::from_f32(-3e-7), f16::MAX];
     let mut bytes = random_blocks(&noise(outputs * inputs, 71), dtype);
     let row = inputs / dtype.block() * dtype.block_bytes();
-    // One block of each row.
+    // One block of each row gets an unusual scale.
     for (i, row) in bytes.chunks_mut(row).enumerate().filter(|_| odd) {
         let block = &mut row[i % (inputs / dtype.block()) * dtype.block_bytes()..];
         match scale_at(dtype) {
@@ -141,7 +141,7 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                 };
                 let mut x = noise(rows * inputs, 72);
                 if !odd_weights {
-                    // One group of each row.
+                    // One group of each row is multiplied by one of the factors.
                     for (i, row) in x.chunks_mut(inputs).enumerate() {
                         let group = &mut row[i % (inputs / 32) * 32..][..32];
                         group.iter_mut().for_each(|x| *x *= factors[i % factors.len()]);

@@ -48,9 +48,9 @@ pub enum AttentionPart {
     Values,
     /// Dot products (H, T, K).
     Qk,
-    /// Divided by √C (H, T, K).
+    /// The dot products divided by √C (H, T, K).
     Scores,
-    /// With the mask added (H, T, K).
+    /// The scores with the mask added (H, T, K).
     MaskedScores,
     /// Attention weights (H, T, K).
     Softmax,
@@ -120,7 +120,7 @@ pub struct Product<'a> {
     pub out: &'a mut Buffer,
 }
 
-/// The outputs of the gated half of a feed-forward network, (rows, F) each.
+/// The outputs of the gated part of a feed-forward network: gate, its SiLU, up and their product, (rows, F) each.
 pub struct Swiglu<'a> {
     /// x · w1ᵀ
     pub gate: Product<'a>,
@@ -201,8 +201,8 @@ pub struct Limits {
 /// passed in say how many values are read and written, from the beginning.
 ///
 /// **Fused operations** have default bodies made of the plain operations, which define their results. A device that
-/// replaces one writes every output with the same bits and passes each output to `on_output`, in order. The probe
-/// therefore sees the same stages, and a recording never changes which operation runs.
+/// replaces a default body writes every output with the same bits and passes each output to `on_output`, in order. The
+/// probe therefore sees the same stages, and a recording never changes which operation runs.
 ///
 /// # Errors
 /// Operations over many values return [`Error::Interrupted`](llama_trace_core::error::Error::Interrupted) if
@@ -360,7 +360,7 @@ pub trait Backend: Send + Sync {
 
     /// Sets `pass` to the next pass, over one token of each of the same sequences: the token that was just sampled. The
     /// host need not know it yet. Earlier draws can still be read, pass by pass ([`Backend::drawn`]), for at most two
-    /// passes at a time. Available only if the backend [`Backend::draws`].
+    /// passes at a time. Only for a backend that samples tokens itself ([`Backend::draws`]).
     fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
         let _ = (spans, draws, pass);
         Ok(())
@@ -481,8 +481,8 @@ pub trait Backend: Send + Sync {
     }
 
     /// Samples a token from each row of logits (spans, V), with the draws of [`Backend::begin_pass`]. The result is the
-    /// token that [`crate::generate::Sampler`] samples with the same random number. The two tokens may differ only
-    /// within 10⁻⁶ of the boundary between them.
+    /// token that [`crate::generate::Sampler`] samples with the same random number. The two tokens may differ only if a
+    /// sum of probabilities is within 10⁻⁶ of the limit that decides between them.
     fn draw(&self, logits: &Buffer, vocab: usize, pass: &Pass) -> Result<()> {
         let _ = (logits, vocab, pass);
         Ok(())
@@ -521,8 +521,8 @@ pub trait Backend: Send + Sync {
         on_output(1, normed)
     }
 
-    /// Fused: the gated half of the feed-forward network, `count` values of each output. `on_output` receives gate,
-    /// silu, up and hidden.
+    /// Fused: gate, its SiLU, up and their product in the feed-forward network, `count` values each. `on_output`
+    /// receives gate, silu, up and hidden.
     fn swiglu(
         &self,
         x: &Input,

@@ -81,8 +81,8 @@ const SHARE: usize = 2;
 const PROMPT_ROWS: usize = 2048;
 
 impl<'m> Batch<'m> {
-    /// Creates a batch that has run nothing. The stream of random numbers of `sampler` is s. Sequence i draws from
-    /// stream s + i.
+    /// Creates a batch that has run nothing. If `sampler` draws from stream s of the random numbers, sequence i draws
+    /// from stream s + i.
     ///
     /// # Errors
     /// Returns [`Error::Prompt`] if a prompt cannot be run, or if there is not enough memory even for that prompt

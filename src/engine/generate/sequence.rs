@@ -43,7 +43,7 @@ pub struct Text {
     waiting: Vec<u32>,
     /// Tokens that end a text.
     ends: Vec<u32>,
-    /// The inputs of later passes that do not depend on the draws, in reverse order.
+    /// The inputs that were given (not drawn) for later passes, in reverse order.
     forced: Vec<Vec<u32>>,
     /// The number of tokens that may still be drawn.
     left: usize,
@@ -95,14 +95,14 @@ impl Text {
         self.ran.len()
     }
 
-    /// Whether it has run nothing yet.
+    /// Whether the text has run nothing yet.
     pub fn is_empty(&self) -> bool {
         self.ran.is_empty()
     }
 }
 
 impl Sequence {
-    /// Creates a text for a model of this configuration that has run nothing.
+    /// Creates a text that has run nothing, for a model of this configuration.
     pub fn new(number: usize, config: &ModelConfig, cache: KvCache, sampler: Sampler) -> Self {
         let capacity = config.context.min(cache.capacity());
         Self { number, cache, text: Text::new(sampler), capacity }
@@ -218,7 +218,7 @@ impl Sequence {
         std::mem::replace(&mut self.text.waiting, rest)
     }
 
-    /// Removes and returns all tokens that have not been run, including those that do not depend on the draws.
+    /// Removes and returns all tokens that have not been run, including those that were given for later passes.
     pub(super) fn take_all(&mut self) -> Vec<u32> {
         let mut ids = self.take(usize::MAX);
         while let Some(next) = self.text.forced.pop() {
@@ -237,8 +237,9 @@ impl Sequence {
         self.text.waiting.splice(..0, ids);
     }
 
-    /// Draws the token after span number `span` of the most recent pass, number `pass`. If the device has already drawn
-    /// it (`drawn`), only stores it.
+    /// Draws the token after span number `span` of the most recent pass, number `pass`. If the device has drawn it
+    /// (`drawn`) and the probe wants no stage of the draw, returns the device's token and only advances the random
+    /// numbers.
     pub(super) fn draw(
         &mut self,
         model: &Model,
@@ -281,7 +282,8 @@ impl Sequence {
     }
 }
 
-/// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants every draw.
+/// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants a stage of every
+/// draw.
 pub(super) fn draws(
     model: &Model,
     pass: usize,

@@ -48,7 +48,7 @@ impl Pending {
     }
 }
 
-/// The probe, from the point of view of one place in the forward pass.
+/// Offers the stages of one place in the forward pass to the probe.
 pub(super) struct Observer<'a> {
     backend: &'a dyn Backend,
     probe: &'a mut dyn Probe,
@@ -330,7 +330,7 @@ impl Part {
     }
 }
 
-/// The probe, from the point of view of the attention of one span.
+/// Offers the attention stages of one span to the probe.
 pub(super) struct Sink<'s, 'a> {
     see: &'s mut Observer<'a>,
     span: usize,

@@ -29,8 +29,8 @@ fn bound(precision: Precision, cache: CacheDtype) -> f64 {
     }
 }
 
-/// Runs the prompt and decode passes on both, the processor on its own thread. One stage of each run is in memory, or a
-/// few if one run is ahead.
+/// Runs the prompt and decode passes on the device and on the processor, which has a thread of its own. One stage of
+/// each run is in memory, or a few if one run is ahead.
 ///
 /// # Errors
 /// The errors of either backend, and a stop request.
@@ -41,7 +41,8 @@ pub(super) fn check(runs: &Runs<'_>, processor: &Model) -> Result<Check> {
     let (sampler, tokens) = (Sampler::new(SAMPLING)?, runs.ids.len() + runs.decodes());
     let mut ours = Session::with_capacity(model, sampler.clone(), tokens)?;
     let mut its = Session::with_capacity(processor, sampler, tokens)?;
-    // Both read the same tokens: after the prompt, its first tokens again instead of drawn ones.
+    // Both runs read the same tokens. After the prompt, these are the prompt's first tokens again instead of drawn
+    // ones.
     let mut ids = runs.ids.to_vec();
     for pass in 0..=runs.decodes() {
         let dims = ours.next_pass(ids.len());
@@ -112,7 +113,8 @@ impl Beside {
     }
 }
 
-/// ‖ours − its‖ / ‖its‖, and the cell of the largest difference. Equal bits are no difference, such as −∞ of the mask.
+/// ‖ours − its‖ / ‖its‖, and the cell of the largest difference. Values with equal bits, such as −∞ in the mask, do not
+/// differ.
 fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
     let (mut apart, mut size, mut most) = (0.0, 0.0, (0.0, 0));
     let mut see = |at: usize, a: f64, b: f64| {

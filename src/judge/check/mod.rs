@@ -143,7 +143,7 @@ const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, 
 ///
 /// # Errors
 /// [`Error::Prompt`] if the ids cannot be run, [`Error::Interrupted`] after a stop request, and the errors of the
-/// backend. A failed check is no error.
+/// backend. A failed check is not an error.
 pub fn run(
     model: &Model,
     processor: Option<&Model>,
@@ -183,7 +183,9 @@ fn room(model: &Model, tokens: usize) -> Result<()> {
     // The frames are in host memory for every device.
     match cpu::free_memory() {
         Some(free) if free < all => Err(Error::prompt("there is not enough memory to check so many tokens")
-            .expected(format!("room for {all} bytes: every stage of a layer is held, for {tokens} tokens"))
+            .expected(format!(
+                "room for {all} bytes: every stage of a layer is kept in memory, for {tokens} tokens"
+            ))
             .found(format!("{free} bytes"))
             .next("give a shorter prompt, or end other programs")),
         _ => Ok(()),
@@ -259,7 +261,7 @@ impl Runs<'_> {
         // A machine with only one thread is compared with two threads.
         let other = if threads == 1 { 2 } else { 1 };
         let Ok(pool) = ThreadPoolBuilder::new().num_threads(other).build() else {
-            return Ok(Check::skipped("threads", "the system starts no other threads"));
+            return Ok(Check::skipped("threads", "the system does not start other threads"));
         };
         let mut seen = row_hashes::RowHashes::default();
         let ran = pool.install(|| {

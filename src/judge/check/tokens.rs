@@ -38,7 +38,7 @@ pub(super) fn check(plan: &Plan<'_>, model: &Model) -> Result<Check> {
         stop::check()?;
         let id = if all { i } else { random.below(vocab) };
         let Some(text) = text(tokenizer, &[id as u32]) else { continue };
-        // A vocabulary may lack tokens for the single characters of a token.
+        // A vocabulary may lack tokens for the single characters of a token. Then the token's text cannot be encoded.
         let Ok(ids) = tokenizer.encode_plain(&text) else { continue };
         let Some(again) = self::text(tokenizer, &ids) else { continue };
         tried = true;
@@ -49,7 +49,7 @@ pub(super) fn check(plan: &Plan<'_>, model: &Model) -> Result<Check> {
         });
     }
     if !tried {
-        return Ok(Check::skipped("tokenizer", "none of the tested tokens has a text of its own"));
+        return Ok(Check::skipped("tokenizer", "none of the tested tokens has a text that can be encoded"));
     }
     Ok(check)
 }

@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
         self.fold_rows(site, &self.rows(site, sample))
     }
 
-    /// The rows of the matrix of `site` in `sample`; empty if the stage is no product with a matrix.
+    /// The rows of the matrix of `site` in `sample`; empty if the stage is not a product with a matrix.
     pub(super) fn rows(&self, site: Site, sample: Sample) -> Vec<Range<usize>> {
         self.rules.of(site).map_or_else(Vec::new, |rules| check::rows(site, &rules, sample))
     }

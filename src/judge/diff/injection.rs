@@ -41,7 +41,7 @@ const LEAST_ROUNDED: f64 = 1e-2;
 
 /// Factor for the rounding of earlier layers in bfloat16: the tolerance of a stage in layer L grows by at least this
 /// factor times √(L + 1). A layer's inputs are inexact, and products and norms amplify the error. Measured on the
-/// built-in model and the golden ones in transformers: the worst case uses 0.8 of the tolerance.
+/// built-in model and the golden models in transformers: the worst case uses 0.8 of the tolerance.
 const PASSED_ON: f64 = 2.0;
 
 /// Tolerance of an int8 product.
@@ -57,7 +57,7 @@ const ANGLE: f64 = 1.2e-7;
 /// sampled row times this factor.
 const STANDS_OUT: f64 = 2.0;
 
-/// The judge.
+/// The judge that compares stages by means of a model.
 pub(super) struct Injection<'m> {
     pub(super) model: &'m Model,
     pub(super) card: ModelCard,
@@ -175,7 +175,7 @@ impl<'m> Injection<'m> {
             for (apart, (a, b)) in apart.iter_mut().zip(a.iter().zip(b)) {
                 let (a, b) = (f64::from(*a), f64::from(*b));
                 norm += if a.is_finite() { a * a } else { 0.0 };
-                // Equal infinities or NaN in both count as equal.
+                // Equal infinities count as equal, and so does NaN in both runs.
                 *apart += if a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan() {
                     0.0
                 } else {
@@ -256,8 +256,8 @@ impl<'m> Injection<'m> {
         Ok(())
     }
 
-    /// The number of stages of the pass from B's own stages, which do not count, to this stage, which counts. Only
-    /// stages that are rounded in bfloat16 count.
+    /// The number of stages of the pass that are computed from B's own stages to get this stage, this stage included.
+    /// Only stages that are rounded in bfloat16 count.
     fn between(&self, site: Site) -> usize {
         let (mut between, mut open) = (HashSet::from([site]), vec![site]);
         while let Some(of) = open.pop() {
@@ -290,8 +290,8 @@ impl<'m> Injection<'m> {
     /// The tolerance of a stage of B. `may` returns the stage's own tolerance for a precision. In float32 with float32
     /// caches, the tolerance grows with the root of the number of stages that are computed because B lacks them: both
     /// runs round in these stages, with independent errors. Otherwise it grows if the computation uses outputs of the
-    /// reference's layers, as in [`tolerance::of`]. In bfloat16, it grows by [`PASSED_ON`] times as much, or by the
-    /// root of the ratio of all stages to the first number of [`Self::computed`], whichever is larger.
+    /// reference's layers, as in [`tolerance::of`]. In bfloat16, it grows by [`PASSED_ON`] times as much, or by √((a +
+    /// b) / a) for the two numbers a and b of [`Self::computed`], whichever is larger.
     fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
         let [of_a, own] = self.precisions;
         let precision = tolerance::coarser(of_a, own);
@@ -351,7 +351,7 @@ impl<'m> Injection<'m> {
     }
 }
 
-/// The newest rows of a cache, which its pass wrote, as the stage that they were copied from.
+/// The rows that the last pass wrote to a cache, as a frame of `site`, the stage from which they were copied.
 fn newest(cached: &Frame, site: Site, shape: &[usize]) -> Option<Arc<Frame>> {
     let (values, count) = (floats(cached), shape.iter().product::<usize>());
     let first = values.len().checked_sub(count)?;
@@ -439,7 +439,7 @@ impl Judge for Injection<'_> {
         if bad_a {
             let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
             self.bad.insert(site, self.of_bad(true, may_a, rows, pair.first));
-            let note = Some(format!("A does not have the model's values at {site}; B has"));
+            let note = Some(format!("A does not have the model's values at {site}; B has them"));
             return Ok(Judged { line, at: off_a.cell(), note });
         }
         if bad_b {

@@ -31,11 +31,11 @@ pub struct First {
     pub ours: Value,
     /// B's value.
     pub theirs: Value,
-    /// The error; `None` if it is no number, as for two texts.
+    /// The error; `None` if it is not a number, as for two texts.
     pub error: Option<f64>,
     /// The tolerance.
     pub tolerance: Option<f64>,
-    /// The stage, if it is one.
+    /// The stage, if the difference is in a stage.
     pub site: Option<Site>,
 }
 
@@ -116,7 +116,7 @@ pub struct Missing {
     pub damaged: bool,
 }
 
-/// A stage that both have.
+/// A stage that both runs have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// The stage.
@@ -190,7 +190,7 @@ pub struct Report {
     pub absent: Vec<Site>,
     /// The number of B's stages that A lacks, which are not judged.
     pub unjudged: usize,
-    /// The stages that both have, in the order of the pass.
+    /// The stages that both runs have, in the order of the pass.
     pub lines: Vec<Line>,
     /// The stages with another shape.
     pub misshapen: Vec<Misshapen>,

@@ -61,7 +61,7 @@ impl TraceRun {
         Ok(Self { about: about(&trace, run, 0), trace, run, sequence: 0, open, source })
     }
 
-    /// The sequences of the run itself, and then the branches, each with its sequence.
+    /// The sequences of the original run, and then the branches, each with its sequence.
     pub(super) fn all(&self) -> Vec<(Run, usize)> {
         let itself = (0..self.trace.sequences()).map(|sequence| (Run::ITSELF, sequence));
         itself.chain((1..).map(Run).zip(self.trace.branches().iter().map(|branch| branch.sequence))).collect()

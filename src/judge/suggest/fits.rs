@@ -337,8 +337,8 @@ fn is_residual(stage: Stage) -> bool {
     matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
 }
 
-/// Returns whether only a name can identify a stage whose values differ: the stage has the values of another stage, or
-/// values like no other stage.
+/// Returns whether only a name can identify the stage if its values differ from the reference's: it is a copy of
+/// another stage (caches, keys, values), or its values resemble no other stage's (RoPE's tables, the mask, scales).
 pub(super) fn needs_name(stage: Stage) -> bool {
     matches!(
         stage,

@@ -24,8 +24,8 @@ pub fn is_derivable(stage: Stage) -> bool {
     stage.info().derived_from.is_some()
 }
 
-/// Whether `stage` can be computed from other kept stages of all passes so far, or from the sampler settings. A trace
-/// need not keep it.
+/// Whether `stage` can be computed from kept stages of this and earlier passes, if necessary with the sampler settings.
+/// A trace need not keep such a stage.
 pub fn follows(stage: Stage) -> bool {
     is_derivable(stage) || matches!(stage, Stage::CacheK | Stage::CacheV | Stage::Probs | Stage::Nucleus)
 }
@@ -109,7 +109,7 @@ pub fn derive(
 /// Reshapes `frame`, which has all values of a stage, to `shape`.
 pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
     fn to<T>(array: ArrayD<T>, shape: &[usize]) -> ArrayD<T> {
-        array.into_shape_with_order(shape).unwrap_or_else(|_| unreachable!("the rows are all of them"))
+        array.into_shape_with_order(shape).unwrap_or_else(|_| unreachable!("the frame has all rows"))
     }
     let data = match frame.data {
         FrameData::F32(array) => FrameData::F32(to(array, shape)),
@@ -142,7 +142,7 @@ pub fn derive_rows(
     let source = |number: usize| match from[number] {
         Input::Stage(stage) => site.other(stage),
         Input::LayerInput => site.layer_input(),
-        Input::Positions => unreachable!("positions are no stage"),
+        Input::Positions => unreachable!("positions are not a stage"),
     };
     let all = |site: Site| 0..sizes.rows(site.stage.axes(), dims);
     let Sizes { heads, kv_heads, head_dim: c, .. } = *sizes;

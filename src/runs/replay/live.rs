@@ -1,4 +1,4 @@
-//! A run that is being watched. A worker owns the model and the session. The worker runs on its own thread if the
+//! A live run that a viewer shows. A worker owns the model and the session. The worker runs on its own thread if the
 //! platform has threads. The viewer's side answers from the store, and asks the worker for everything else.
 
 use std::cell::RefCell;
@@ -30,10 +30,12 @@ use llama_trace_formats::tokenizer::Tokenizer;
 /// Default limit of frame memory, in bytes.
 pub const DEFAULT_MEMORY: usize = 1 << 30;
 
-/// The smallest frame memory for a viewer, in bytes: the largest vocabularies' row is then a small part of it.
+/// The smallest frame memory for a viewer, in bytes. A row of logits takes only a small part of it, even with the
+/// largest vocabularies.
 pub const LEAST_MEMORY: usize = 16 << 20;
 
-/// Values that the viewer's side summarises or sorts itself, while a key press waits. The worker handles larger ones.
+/// The largest number of values that the viewer's side summarises or sorts itself, while a key press waits. The worker
+/// handles larger numbers of values.
 const AT_ONCE: usize = 1 << 15;
 
 /// Columns of the progress bar.
@@ -101,7 +103,8 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // Stops the worker only if it is computing: the stop flag belongs to the model, which others may use too.
+        // Stops the worker only if it is computing: the stop flag belongs to the model, which other workers may use
+        // too.
         self.progress.over.store(true, Ordering::SeqCst);
         self.progress.stop(&self.stop, None);
         // After a panic there is no worker that could obey the request to stop.
@@ -426,11 +429,11 @@ impl Source for Live {
         if !self.is_asked(query) {
             let (run, here) = (self.outline.run, self.outline.sequence);
             return Poll::Ready(Err(Error::usage(format!(
-                "{query}: this source has only sequence {here} of {run}"
+                "{query} is not possible: only sequence {here} of {run} is open"
             ))));
         }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
-            // A later answer would not be fetched.
+            // A later reply of the worker would not be fetched, so the query is not pending any more.
             self.pending.remove(query);
             return Poll::Ready(Ok(answer));
         }

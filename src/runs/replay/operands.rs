@@ -80,7 +80,7 @@ pub(super) fn whole(
 
 /// The rows of a weight that contain a line, and the index of their first value.
 fn rows_of(model: &Model, line: Line) -> (WeightRows, usize) {
-    let Place::Weight(layer, weight) = line.place else { unreachable!("{} is no weight", line.place) };
+    let Place::Weight(layer, weight) = line.place else { unreachable!("{} is not a weight", line.place) };
     let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
     let width = match weight.axes() {
         [_, inputs] => model.sizes().axis(*inputs, nothing),
@@ -105,7 +105,7 @@ fn spanned(shape: &[usize], line: Line) -> Region {
     Region((0..shape.len()).map(of_axis).collect())
 }
 
-/// Adds every `step`-th value of a run of a block, at most `most`.
+/// Adds every `step`-th value of the contiguous range `run` of a block, at most `most` values.
 fn taken<T: Copy>(
     numbers: &mut Vec<f32>,
     array: &ArrayD<T>,

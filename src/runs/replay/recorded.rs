@@ -45,8 +45,9 @@ const NEEDS_MODEL: &str = "open the trace with --model and the model that it was
 
 /// The advice for run B, which is compared with run A. With a model, the computation would give the expected values,
 /// not B's.
-const WRITE_IT: &str = "let B write it too: values of B are read, not computed";
-const OTHER_SIDE: &str = "B is shown only as it was written; --model explains A's number";
+const WRITE_IT: &str = "write this stage in B too: values of B are read, not computed";
+const OTHER_SIDE: &str =
+    "B's values are shown only as they were written; with --model, A's value can be explained";
 
 /// An open trace, with its model if that is available.
 pub struct Recorded {
@@ -78,10 +79,10 @@ impl Recorded {
         Self { judged: Some(run), ..self }
     }
 
-    /// Opens a sequence of the run itself or of a branch.
+    /// Opens a sequence of the original run or of a branch.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is none with this number, or no thread can be started.
+    /// [`Error::Usage`] if there is no such run or sequence, or no thread can be started.
     pub fn open(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         let sequences = self.trace.sequences();
         if sequence >= sequences {
@@ -153,7 +154,7 @@ impl Recorded {
                 let more = if count > TOLD { format!(", to r{count}") } else { String::new() };
                 Error::usage(format!("there is no {run} of s{sequence}"))
                     .found(format!("{}{more}", named.join(", ")))
-                    .next("an address names both: r1:s0/p0/L0/xq")
+                    .next("name both in the address, as in r1:s0/p0/L0/xq")
             }
         })
     }
@@ -202,7 +203,7 @@ fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
     let sampler = Sampler::new(drawing.sampling);
     // A wrong value comes from the file, not from an option.
     let sampler = sampler.map_err(|_| {
-        Error::model("the sampler settings in the trace are impossible")
+        Error::model("the sampler settings in the trace are not valid")
             .at(trace.place())
             .expected("a temperature of 0 or more, and top-p over 0 and up to 1")
             .found(format!("temperature {temperature}, top-p {top_p}"))

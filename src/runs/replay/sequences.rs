@@ -11,8 +11,8 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::Run;
 use llama_trace_engine::model::{KvCache, Model};
 
-/// `MOST`: the largest number of further runs. `SHARES`: of the layer inputs of its first pass, each of them keeps
-/// permanently at most 1/`SHARES` of what a single run may keep.
+/// `MOST` is the largest number of further runs. A further run permanently keeps layer inputs of its first pass, but at
+/// most 1/`SHARES` of those that a single run may keep.
 const MOST: usize = 16;
 const SHARES: usize = 8;
 

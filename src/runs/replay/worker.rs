@@ -1,9 +1,9 @@
 //! The computing side of a live run.
 //!
 //! A pass keeps the inputs of some of its layers, as many as the budget allows. Other values are recomputed from the
-//! nearest kept input, or from the embedding. The functions and the numbers are the same, and so are the bits. The KV
-//! cache still has the keys and values of all positions; a recomputed layer overwrites its keys and values with equal
-//! ones.
+//! nearest kept input, or from the embedding. The functions and their inputs are the same, so the results have the same
+//! bits. The KV cache still has the keys and values of all positions; a recomputed layer overwrites its keys and values
+//! with equal ones.
 
 mod branches;
 mod explanation;
@@ -84,7 +84,7 @@ impl Probe for Watch<'_> {
 
 impl Serves for Worker<'_> {
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
-        // Shared passes of a branch are answered by the run that computed them.
+        // Queries about shared passes of a branch are answered by the run that computed these passes.
         let query = match query.site() {
             Some(site) => {
                 let owner = lock(&self.store).own(site).run;
@@ -403,7 +403,7 @@ impl<'m> Worker<'m> {
         Ok(())
     }
 
-    /// The site of the input of `layer` in `pass`; not for the first layer.
+    /// The site of the input of `layer` in `pass`. `layer` must not be the first.
     fn input_of(&self, pass: usize, layer: usize) -> Site {
         let (run, sequence) = (self.branches.here, self.member.sequence);
         Site { run, sequence, ..Site::layer(pass, layer - 1, Stage::FfnResidual) }

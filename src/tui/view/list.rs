@@ -91,7 +91,7 @@ impl View for Largest {
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let length = app.shape()[app.cut().rows];
-        // Nearly all values of a nucleus are 0. They share one line.
+        // Nearly all values of a nucleus are 0. All values of 0 share one line.
         let rows = app.kept().map_or(length, |kept| kept.positive.max(1));
         let cut = usize::from(app.picked_though_cut().is_some());
         lines(body, rows + cut, app.cursor.rank, u16::from(rows < length))

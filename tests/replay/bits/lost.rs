@@ -93,7 +93,7 @@ fn a_chat_has_shown_what_was_drawn_and_asks_no_lost_device_again() {
 
 #[test]
 fn passes_that_were_traced_are_still_shown_when_the_device_is_lost() {
-    // Recorded passes take more launches; the first passes are complete.
+    // A recorded pass takes more launches. With 700 launches, at least the first pass is complete.
     let Some(model) = lost_after(700) else { return };
     let (ids, draws, sampler) = (prompt(4), 50, sampler());
     let (tokenizer, eos, memory, context) = (None, Vec::new(), DEFAULT_MEMORY, Some(64));

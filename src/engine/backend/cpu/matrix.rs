@@ -160,8 +160,8 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// The number of weight rows that a thread multiplies between two checks of the stop request, and in one part with few
-/// tokens. It is a multiple of the height of every tile, except the tiles of a unit.
+/// The number of weight rows that a thread multiplies between two checks of the stop request. With few tokens, it is
+/// also the number of rows in a part. It is a multiple of the height of every tile, except the tiles of a unit.
 const ROWS_AT_ONCE: usize = 48;
 
 /// With fewer multiply-adds than this, a thread takes its whole share at once.

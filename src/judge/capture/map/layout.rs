@@ -111,7 +111,7 @@ impl Layout {
             }
         }
         if let Some([from, to]) = self.layers.filter(|[from, to]| from >= to) {
-            return Err(format!("layers of {name} is an empty range: from {from}, and before {to}"));
+            return Err(format!("layers of {name} is an empty range: from {from} to before {to}"));
         }
         for axis in self.axes.iter().flatten() {
             let known =
@@ -251,7 +251,7 @@ fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, S
     match values.len_of(At(axis)) {
         0 => Err("its batch is empty".into()),
         count if one >= count => {
-            Err(format!("its batch has {count} sequences, and they count from 0: there is no number {one}"))
+            Err(format!("its batch has {count} sequences, numbered from 0: there is no number {one}"))
         }
         _ => Ok(values.index_axis_move(At(axis), one)),
     }

@@ -89,7 +89,7 @@ impl Way<'_> {
         self.first().iter().all(|(_, apart)| is_scaled(apart))
     }
 
-    /// Returns whether a value is infinite or NaN in only one of file and reference.
+    /// Returns whether a value is infinite or NaN either only in the file or only in the reference.
     pub(in crate::suggest) fn is_odd(&self) -> bool {
         self.errors()[1].is_infinite()
     }

@@ -114,7 +114,8 @@ impl Reader {
         })
     }
 
-    /// A residual, summed upwards from the last available one.
+    /// A residual, computed from the nearest available residual below it by adding the outputs of the sublayers between
+    /// them.
     fn residual(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         let below = |site: Site| match site.stage {
             Stage::FfnResidual => site.other(Stage::AttnResidual),

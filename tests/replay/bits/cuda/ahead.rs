@@ -1,5 +1,5 @@
-//! Passes that are queued before the host knows the token of the previous pass. The texts are the same as with single
-//! passes, whatever the reason for their end.
+//! Passes that are queued before the host knows the token of the previous pass. The texts are the same as if each pass
+//! began only after the previous one, whatever ends a text.
 
 use super::*;
 use llama_trace_core::error::Error;
@@ -69,8 +69,8 @@ fn an_answer_that_ends_leaves_nothing_behind_for_the_next() {
             };
             chat.answer(&text, ends, 6, draw).unwrap();
             text.extend(&answer);
-            // The next pass reads one token, like the pass that was queued ahead: the same token, another one, or one
-            // after a part of the answer was removed.
+            // The next pass reads one token, like the pass that was queued ahead. It may read the same token as that
+            // pass, another token, or a token after a part of the answer was removed.
             match round % 3 {
                 0 => text.push(ends.first().copied().unwrap_or(5)),
                 1 => text.push(11),
