@@ -209,7 +209,7 @@ fn the_addresses_in_the_help_are_those_on_the_screen() {
     let mut stage = Stage::at("softmax");
     go(&mut stage, "p0/L1/softmax[h=2,t=5,k=1]");
     let address = here(&stage);
-    stage.keys("?").shows(&address);
+    stage.keys("?softmax").shows(&address);
 }
 
 /// Returns the suggestions of the go-to line for a text: each line, and the description next to it.
