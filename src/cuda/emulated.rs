@@ -314,7 +314,7 @@ impl State {
     }
 }
 
-/// Parses a module's PTX. The compiler is the same for the whole process.
+/// Returns the parsed PTX of a module. Each module is compiled once for a process, by the same compiler.
 fn instructions(module: &Module) -> Result<Arc<Program>> {
     static MADE: LazyLock<Mutex<HashMap<Module, Place<Program>>>> = LazyLock::new(Mutex::default);
     static NVRTC: LazyLock<Option<Nvrtc>> =

@@ -163,7 +163,8 @@ fn gate_to(
 /// memory.
 const OF_TILES: [usize; 3] = [70, 264, 328];
 
-/// The size of the vocabulary, and the likeliest tokens. They are far apart, so they lie in several blocks.
+/// The size of the vocabulary, and the likeliest tokens. These tokens are far apart, so several thread blocks have
+/// them.
 const VOCAB: usize = 3001;
 const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 
