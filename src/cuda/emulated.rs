@@ -314,7 +314,8 @@ impl State {
     }
 }
 
-/// Parses a module's PTX. The compiler is the same for the whole process.
+/// Returns the parsed PTX of a module. It is from NVRTC, or else the embedded PTX. Each module is parsed once for the
+/// whole process.
 fn instructions(module: &Module) -> Result<Arc<Program>> {
     static MADE: LazyLock<Mutex<HashMap<Module, Place<Program>>>> = LazyLock::new(Mutex::default);
     static NVRTC: LazyLock<Option<Nvrtc>> =

@@ -1,5 +1,5 @@
-//! An NVIDIA GPU. Every operation launches one or a few CUDA C++ kernels. They are in `kernels/`, and have the names of
-//! [`llama_trace_core::ops`]. Each kernel is compiled for the device at its first use.
+//! An NVIDIA GPU. Every operation launches one or a few CUDA C++ kernels. They are in `kernels/`, and are named like
+//! the operations of [`llama_trace_core::ops`]. Each kernel is compiled for the device at its first use.
 //!
 //! ```text
 //! Cuda (the operations) ─▶ Kernels (which one, which defines) ─▶ Queue (in order; passes are repeated) ─▶ Driver

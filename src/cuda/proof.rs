@@ -48,7 +48,7 @@ const OUTPUTS: usize = 40;
 const HIDDEN: usize = 512;
 const LONG: usize = 4096;
 
-/// Numbers of tokens with kernels of their own.
+/// Numbers of tokens for which there are separate kernels.
 const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
@@ -57,7 +57,7 @@ const MANY: usize = 20;
 /// heads are never computed together.
 const KEYS_OF_HEADS: usize = 1 << 14;
 
-/// The name of attention over several tokens.
+/// The description of attention over several tokens ([`KernelResult::what`]).
 const MANY_TOKENS: &str = "compute attention for many tokens";
 
 /// The tolerance of a result with another order of summation: the relative L2 distance.
@@ -163,7 +163,8 @@ fn gate_to(
 /// memory.
 const OF_TILES: [usize; 3] = [70, 264, 328];
 
-/// The size of the vocabulary, and the likeliest tokens. They are far apart, so they lie in several blocks.
+/// The size of the vocabulary, and the likeliest tokens. These tokens are far apart, so several thread blocks have
+/// them.
 const VOCAB: usize = 3001;
 const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 
@@ -212,7 +213,7 @@ fn made(backend: &dyn Backend, uses: &Uses) -> Result<Vec<KernelResult>> {
         add("gate many rows", bound, values(backend, &hidden, count)?);
 
         // A chain without recording, as in a layer: a norm, the gate, a product, the norm of its sum with the residual,
-        // and a product. It runs twice, because an allocation sends the queue. In the second run all memory is
+        // and a product. It runs twice, because an allocation sends the queue. In the second run, no memory has to be
         // allocated.
         let down = matrix(INPUTS, HIDDEN, 9)?;
         let (of_pass, mut first, mut second) = (pass(backend, 0, MANY)?, backend.input(), backend.input());
@@ -319,7 +320,7 @@ pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<Option<Error>> {
 /// weights through shared memory in integers. If they have failed, also returns their error. All other kernels have
 /// passed.
 fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
-    // Sums that are exact in every number type.
+    // Numbers whose sums are exact in every number type.
     let numbers = [1.0_f32, -2.5, 96.0, 0.125];
     let (x, mut sum) = (buffer(cuda, &numbers)?, cuda.buffer(numbers.len())?);
     cuda.add(&x, &x, numbers.len(), &mut sum)?;

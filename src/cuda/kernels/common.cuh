@@ -60,8 +60,7 @@ __device__ inline uint16_t float_to_half(float x) {
     return half;
 }
 
-// sum + Σ a·b over four signed bytes each. (In PTX, because NVRTC 12.0 takes __dp4a for a function that the user
-// defines.)
+// sum + Σ a·b over four signed bytes each. (It is PTX, because NVRTC 12.0 mistakes __dp4a for a user-defined function.)
 __device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
     int out;
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));

@@ -18,7 +18,8 @@ const UNIT: usize = 32;
 /// the kernels).
 const OF_ROWS: usize = 4;
 
-/// Outputs and rows that are packed together. Padding repeats the last output or row.
+/// Numbers of outputs and of rows that are packed together. Padding outputs repeat the last output. Padding rows may
+/// have any contents.
 const OUTPUTS: usize = 128;
 const ROWS: usize = 192;
 

@@ -65,7 +65,7 @@ pub(super) struct Observer<'a> {
 struct Part {
     sequence: usize,
     dims: PassDims,
-    /// The tokens of the pass that the buffers hold.
+    /// The tokens of the sequence's span whose rows are in the buffers.
     tokens: Range<usize>,
     /// The buffer row of the first of these tokens.
     at: usize,

@@ -200,7 +200,7 @@ pub fn tensor(dtype: Dtype, shape: &[usize], group: usize, seed: &mut u64) -> Te
         }
         _ => Tensor::new(dtype, shape.to_vec(), random(count, dtype, seed)),
     };
-    tensor.unwrap_or_else(|| unreachable!("made for this shape"))
+    tensor.unwrap_or_else(|| unreachable!("the bytes have this shape"))
 }
 
 /// Generates all weights, for use on the host.

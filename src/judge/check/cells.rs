@@ -20,17 +20,17 @@ pub type ReadRows<'a> = &'a dyn Fn(Place, Range<usize>) -> Result<Vec<f32>>;
 
 /// A modification of the rules or weights, to simulate a mistake.
 pub trait Change: Sync {
-    /// Returns the rule of cell `at` of `site`, in place of `rule`.
+    /// Returns the rule of cell `at` of `site`. It replaces `rule`.
     fn rule(&self, _site: Site, _at: usize, rule: Rule) -> Rule {
         rule
     }
 
-    /// Returns the value of cell `at` of `site`, in place of `value`, the result of its rule.
+    /// Returns the value of cell `at` of `site`. It replaces `value`, the result of the cell's rule.
     fn value(&self, _site: Site, _at: usize, value: Exact) -> Exact {
         value
     }
 
-    /// Returns rows of a weight, in place of those of `read`.
+    /// Returns rows of a weight. They replace the rows that `read` returns.
     ///
     /// # Errors
     /// The errors of `read`.

@@ -57,7 +57,7 @@ pub(super) fn check(runs: &Runs<'_>, processor: &Model) -> Result<Check> {
     Ok(check)
 }
 
-/// Runs `ids` on both, and passes each pair of frames to `see` as it arrives.
+/// Runs `ids` on the device and on the processor, and passes each pair of frames to `see` as it arrives.
 fn one_pass(
     ours: &mut Session<'_>,
     its: &mut Session<'_>,

@@ -112,8 +112,10 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 progress(Doing::Stages { done, of: total });
             }
             if compared(&self.report) == before && number > 0 {
-                let note =
-                    format!("nothing of p{} is compared: the runs have no stage in common there", dims.pass);
+                let note = format!(
+                    "nothing of p{} is compared, because the runs have no stage in common in this pass",
+                    dims.pass
+                );
                 self.report.notes.push(note);
             }
         }

@@ -20,7 +20,8 @@ pub enum Kind {
     Stage,
 }
 
-/// The first difference of two runs. A difference of shapes is reported only if no value differs.
+/// The first difference of two runs. A difference of shapes is reported only if all stages in the right shape are
+/// equal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct First {
     /// The kind.
@@ -112,7 +113,7 @@ pub struct Missing {
     pub site: Site,
     /// The reason, if one is known.
     pub why: Option<String>,
-    /// Whether the stage exists but cannot be read; then it is unknown whether it is the same.
+    /// Whether the stage exists but cannot be read. It is then unknown whether the runs agree in this stage.
     pub damaged: bool,
 }
 

@@ -98,8 +98,8 @@ impl Found {
     }
 }
 
-/// A run to compare. Its stages are requested in the order of the pass, each once; twice if a stage also stands for an
-/// additional stage of the other run.
+/// A run to compare. Its stages are requested in the order of the pass, each once, or twice if a stage also stands for
+/// an additional stage of the other run.
 pub trait Traced {
     /// Its description.
     fn about(&self) -> &About;

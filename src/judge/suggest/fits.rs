@@ -273,8 +273,8 @@ impl<'f> Fits<'f> {
         diff::distance(site, &self.sizes, self.dims(site)?, self.frames.get(&site)?, &read)
     }
 
-    /// Returns whether the rows of a norm's values have the size that this norm gives, with its weight, with its weight
-    /// + 1, or without a weight.
+    /// Returns whether the rows of a norm's values have the size that this norm gives: with its weight, with 1 plus its
+    /// weight, or without a weight.
     fn is_normed(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let input = self.dims(site).and_then(|dims| {
             let input = site.stage.inputs(&self.sizes, dims).into_iter().next()?;

@@ -176,11 +176,11 @@ impl Trace {
     /// The reason why the values of `site` are neither kept nor derivable.
     pub fn why_not(&self, site: Site) -> String {
         match (self.about.keep, self.about.budget) {
-            (Keep::Stats, _) => "it was recorded with --keep stats".into(),
+            (Keep::Stats, _) => "the trace was recorded with --keep stats".into(),
             (_, Some(budget)) if self.stages.contains(&site.stage) => {
-                format!("it was left out to stay within a budget of {budget} bytes")
+                format!("the values were left out to stay within a budget of {budget} bytes")
             }
-            _ => "it was not kept".into(),
+            _ => "the values were not kept".into(),
         }
     }
 

@@ -71,7 +71,10 @@ impl Matrix {
         let bytes = Bytes::owned(values.into_iter().map(i8::cast_unsigned).collect());
         let scales = Scales { bytes: Bytes::owned(scales.into_flattened()), group };
         let tensor = Tensor::int8(self.tensor.shape().to_vec(), bytes, scales);
-        Ok(Self { tensor: tensor.unwrap_or_else(|| unreachable!("made for this shape")), ..self.clone() })
+        Ok(Self {
+            tensor: tensor.unwrap_or_else(|| unreachable!("the values have this shape")),
+            ..self.clone()
+        })
     }
 
     /// The tensor that the matrix's products multiply. The matrix must not be cut from a larger matrix.

@@ -106,7 +106,11 @@ fn layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<usize>> {
     let kinds = kinds.ok_or_else(|| fields.wrong("layer_types", expected, brief(value)))?;
     let from = kinds.iter().take_while(|kind| *kind == "full_attention").count();
     match kinds[from..].iter().find(|kind| *kind != "sliding_attention") {
-        Some(kind) => Err(fields.wrong("layer_types", expected, format!("{} after them", brief(kind)))),
+        Some(kind) => Err(fields.wrong(
+            "layer_types",
+            expected,
+            format!("{} after the layers with \"full_attention\"", brief(kind)),
+        )),
         None => Ok(Some(from)),
     }
 }

@@ -100,7 +100,7 @@ impl Layout {
             if !below {
                 return Err(format!("`{file}` of {name} is not below the folder"));
             }
-            // An unknown place is not replaced, so its braces are still there.
+            // An unknown placeholder is not replaced, so its braces are still there.
             let filled = named(file, Site::layer(0, 0, Stage::Xq));
             if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
                 let place = place.split('}').next().unwrap_or_default();
