@@ -44,7 +44,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
             let found =
                 args.a.as_ref().map_or_else(|| "neither".to_owned(), |a| format!("A alone: {}", a.display()));
             return Err(Error::usage("two runs are needed for a comparison")
-                .expected("A and B, each a trace that `llama-trace record` wrote, or a folder that `llama-trace export` or a capture script wrote; or --a and --b, for two settings that run now: --a precision=f32 --b precision=bf16")
+                .expected("A and B, or --a and --b. A and B are two recorded runs: each is a trace that `llama-trace record` wrote, or a folder that `llama-trace export` or a capture script wrote. --a and --b are for two settings that run now: --a precision=f32 --b precision=bf16")
                 .found(found)
                 .next("give both"));
         }
@@ -275,8 +275,10 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
             .expected("each sequence, branch and pass of A also in B")
             .found(format!("sequences, branches or passes that B does not have: {}", report.absent.len()))
             .next(match what {
-                "pass" => "run B for as many tokens as A, or run A for no more tokens than B (-n)",
-                _ => "run B with the prompts and branches of A, or run A with only those of B",
+                "pass" => {
+                    "make B again with as many tokens as A, or make A again with no more tokens than B (-n)"
+                }
+                _ => "make B again with the prompts and branches of A, or make A again with only those of B",
             }));
     }
     let (Some(stages), Some(first)) = (report.damaged_stages(), report.damaged().next()) else {

@@ -335,7 +335,7 @@ pub(super) fn chosen(sequence: usize, pass: &PassOutline, sizes: &Sizes, select:
     sites.filter(|&site| select.contains(site)).collect()
 }
 
-/// Passes all values of `site` to `probe`, part by part and in order. The site's stage has `shape`.
+/// Gives all values of `site` to `probe`, part by part and in order. The site's stage has `shape`.
 pub(super) fn show(
     source: &mut dyn Source,
     site: Site,
@@ -377,7 +377,7 @@ fn region(shape: &[usize], rows: std::ops::Range<usize>) -> Region {
     Region(region)
 }
 
-/// Passes rows of a block to `probe`.
+/// Gives rows of a block to `probe`.
 fn record(probe: &mut dyn Probe, block: &Block, rows: std::ops::Range<usize>) {
     let width = block.shape.last().copied().unwrap_or(1).max(1);
     let mut row = rows.start;

@@ -26,20 +26,22 @@ impl Specials {
     }
 }
 
-/// Notes on three subjects: how the tokenizer reads its file, the model's rows without a token, and names in the chat
+/// Notes on three subjects: how the tokenizer reads its file, the model's ids without a token, and names in the chat
 /// template that are not tokens.
 pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec<String> {
     let mut lines: Vec<String> = tokenizer.note().map(Into::into).into_iter().collect();
     let (tokens, rows) = (tokenizer.vocab_size(), checkpoint.config.vocab);
     if tokens < rows {
         lines.push(format!(
-            "{} of the model's {rows} rows have no token, because the vocabulary has only {tokens} tokens: these ids are shown as #id",
+            "the model has {rows} ids, but the vocabulary has only {tokens} tokens: \
+             the other {} ids have no token and are shown as #id",
             rows - tokens
         ));
     }
     if tokens > rows {
         lines.push(format!(
-            "{} of the {tokens} tokens have no row in the model, which has {rows} rows",
+            "the vocabulary has {tokens} tokens, but the model has only {rows} ids: \
+             the other {} tokens have no row in the model",
             tokens - rows
         ));
     }

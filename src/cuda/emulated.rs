@@ -43,7 +43,8 @@ extern "C" fn take(addresses: &mut Vec<Address>, at: Address) {
 
 /// The alignment of each allocation in bytes, as on a GPU.
 const ALIGNED: usize = 256;
-/// Bytes of a page; with larger pages, fewer errors are noticed.
+/// The size that a page is assumed to have, in bytes. Larger pages do not work: the page without access before an
+/// allocation then covers the beginning of the allocation too.
 const PAGE: usize = 4096;
 /// The contents of the guard bytes beside an allocation, which must stay unchanged.
 const UNTOUCHED: u8 = 0xa5;
@@ -68,9 +69,9 @@ pub(super) struct Emulated {
 /// The form of the kernels that the device runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runs {
-    /// The sources, as C++.
+    /// All modules, compiled from their sources as C++.
     Sources,
-    /// The sources of the embedded PTX, as C++.
+    /// The modules that are embedded as PTX, but compiled from their sources as C++.
     Carried,
     /// PTX: from NVRTC if LLAMA_TRACE_NVRTC is set, otherwise the embedded PTX.
     Ptx,
@@ -112,8 +113,8 @@ struct State {
     remembered: HashMap<String, bool>,
 }
 
-/// An allocation between pages without access. It ends at the end of its last page, except for the padding to
-/// [`ALIGNED`] bytes.
+/// An allocation between pages without access. Only the padding to [`ALIGNED`] bytes is between its end and the page
+/// without access that follows.
 struct Guarded {
     map: MmapMut,
     /// The offset of the allocation in the mapping.
@@ -137,8 +138,8 @@ struct Kernels {
     _library: Library,
 }
 
-/// The options of the compiler. With them, the process ends at an address, a shift or a conversion that a GPU handles
-/// differently from the CPU, or not at all.
+/// The options of the compiler. With them, the process stops at a misaligned address, or at a shift or conversion out
+/// of range. A GPU does not support these, or gives another result than the CPU.
 const OPTIONS: &str = include_str!("kernels/emulate.options");
 
 /// Cache entry of a compiled module. The first caller compiles it; only callers of the same module wait.
@@ -303,7 +304,7 @@ impl State {
         inside(&self.memories) || inside(&self.pinned)
     }
 
-    /// Notes that all kernels have ended.
+    /// Records that all kernels have ended: marks all device memory as settled.
     fn settle(&mut self) {
         self.memories.values_mut().for_each(|memory| memory.settled = true);
     }
@@ -434,7 +435,8 @@ impl Guarded {
     }
 }
 
-/// Properties of the emulated device: the newest architecture, and the least shared memory of any device.
+/// Properties of the emulated device: the architecture that uses all kernels (9.0, with wgmma), and the least shared
+/// memory of any supported GPU.
 fn about() -> About {
     About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4, shared: 99 << 10 }
 }

@@ -98,7 +98,7 @@ fn read(cuda: &Cuda, bytes: usize) -> Result<Duration> {
     })
 }
 
-/// Times the product of two random bfloat16 matrices, (side, side) each, with cuBLASLt. `None` if cuBLASLt is not
+/// Times cuBLASLt's product of two random bfloat16 matrices of shape (side, side). `None` if cuBLASLt is not
 /// installed.
 fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
     let Some(product) = cuda.queue.device().library_product(side) else { return Ok(None) };

@@ -128,7 +128,7 @@ impl Matrix {
         }
     }
 
-    /// Passes `rows` to `see` as integers and scales, after reading them from the device.
+    /// Reads `rows` from the device, and calls `see` with them as integers and scales.
     pub(super) fn see_whole(&self, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
         let (length, first) = (self.row_bytes(), self.own.0 + rows.start);
         let mut bytes = vec![0; rows.len() * length];

@@ -353,7 +353,7 @@ impl Nvrtc {
         ))
         .at(source.defines.join(" "))
         .found(first)
-        .next("report this message with the device's name; or run with --device cpu"))
+        .next("report this message with the device's name, and run with --device cpu"))
     }
 }
 

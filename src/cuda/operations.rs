@@ -28,7 +28,7 @@ use llama_trace_engine::backend::{
 /// Maximum number of values that a converting kernel writes for one read.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
-/// Passes the float32 values `range` of `memory` to `see`, all at once.
+/// Calls `see` once, with all float32 values of `memory` in `range`.
 fn read_floats(
     memory: &Memory,
     range: Range<usize>,
@@ -46,7 +46,7 @@ const ADD: Kernel = Kernel { file: "elementwise", name: "add", weight: None };
 const SILU_MUL: Kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
 
 impl Cuda {
-    /// Queues sum = a + b, and its norm, (rows, width) each.
+    /// Queues the kernels for the sum a + b and for the norm of this sum. Both results have the shape (rows, width).
     fn add_and_norm(
         &self,
         [a, b]: [Address; 2],
@@ -155,7 +155,8 @@ impl Backend for Cuda {
 
     fn matrix(&self, tensor: &Tensor) -> Result<backend::Matrix> {
         self.stop.check()?;
-        // The CPU backend knows the number type of each weight in a precision.
+        // The CPU backend converts the weight to the number type that this precision needs. The GPU gets the same
+        // tensor.
         let matrix = self.host.matrix(tensor)?;
         Matrix::new(self, matrix.downcast::<cpu::Matrix>().tensor()).map(backend::Matrix::new)
     }

@@ -120,12 +120,12 @@ impl Pass {
         }
     }
 
-    /// Notes that the embedding is queued.
+    /// Records that the embedding is queued.
     pub(super) fn embeds(&self) {
         self.begun.store(1, Relaxed);
     }
 
-    /// Notes that the tables of RoPE are queued after the embedding.
+    /// Records that the tables of RoPE are queued after the embedding.
     pub(super) fn tabulates(&self) {
         let _ = self.begun.compare_exchange(1, 2, Relaxed, Relaxed);
     }

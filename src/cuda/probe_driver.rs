@@ -71,7 +71,7 @@ fn too_old(driver: Version) -> Result<()> {
     Err(Error::usage("NVIDIA's driver is too old")
         .expected(format!("one for CUDA {}.{} or newer", ptx::COMPILER.0, ptx::COMPILER.1))
         .found(format!("one for CUDA {}.{}", driver.0, driver.1))
-        .next("update the driver; or run with --device cpu"))
+        .next("update the driver, or run with --device cpu"))
 }
 
 /// A device that can run the kernels, and the driver's version.
@@ -92,7 +92,9 @@ pub(super) fn find(number: usize) -> Result<Found> {
         return Err(Error::usage("there is no CUDA driver on this machine")
             .expected(format!("NVIDIA's driver library ({names}) in the loader's path"))
             .found("none of these")
-            .next(format!("install NVIDIA's driver, or name its folder in LD_LIBRARY_PATH; or {cpu}")));
+            .next(format!(
+                "install NVIDIA's driver, or name its folder in LD_LIBRARY_PATH. Without the driver, {cpu}"
+            )));
     }
     let no_device = |found: String| {
         Error::usage(format!("there is no CUDA device {number}"))

@@ -335,7 +335,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
         made(cuda, uses)?.iter().zip(&expected).try_for_each(|(found, expected)| {
             let compared = compare(found, &expected.values);
             if found.what == MANY_TOKENS && attention::splits(cuda, uses.heads) {
-                let next = "switch them off with LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
+                let next = "switch them off with LLAMA_TRACE_CUDA_WITHOUT=split, or run with --device cpu";
                 return compared.map_err(|error| error.next(next));
             }
             compared
@@ -352,7 +352,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
             // If the first kernels break the device, later ones fail too: report the first.
             Some(Err(ref first)) => first
                 .clone()
-                .next("switch them off with LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
+                .next("switch them off with LLAMA_TRACE_CUDA_WITHOUT=streams, or run with --device cpu"),
             _ => error,
         })?;
     }
@@ -377,7 +377,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     // If the first kernels break the device, later ones fail too: report the first.
     match (of_four, prove(&product::OF_WARPS)) {
         (Some(Err(first)), Err(_)) => {
-            Err(first.next("switch them off with LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
+            Err(first.next("switch them off with LLAMA_TRACE_CUDA_WITHOUT=wgmma, or run with --device cpu"))
         }
         (_, Err(error)) => Err(error),
         (of_four, Ok(())) => Ok(whether(of_four)),

@@ -55,7 +55,7 @@ impl TokenReadback {
         (first, memory.at(first))
     }
 
-    /// Notes that queued kernels write `bytes` bytes to the slot at byte `first`.
+    /// Records that queued kernels write `bytes` bytes to the slot at byte `first`.
     pub(super) fn asked(&self, cuda: &Cuda, first: usize, bytes: usize) -> Result<()> {
         let there =
             Mark { event: Some(cuda.queue.ask(|device| device.mark())?), queue: Arc::clone(&cuda.queue) };

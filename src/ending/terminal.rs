@@ -43,7 +43,7 @@ pub(super) fn remember() {
     }
 }
 
-/// Notes that the terminal is being taken.
+/// Records that the terminal is being taken.
 pub fn take(how: Taken) {
     remember();
     CHANGED.store(true, Ordering::SeqCst);

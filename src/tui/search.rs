@@ -118,7 +118,7 @@ pub(super) struct Matches {
     /// 1 for the next match, -1 for the previous one, 0 to count only.
     by: isize,
     pub(super) count: usize,
-    /// Number of matches before the cursor, and number up to and including it.
+    /// Number of matches before the cursor, without and with the cursor's own cell.
     before: usize,
     up_to: usize,
     /// Positions of the first and the last match, of the last match before the cursor, and of the first match after it.

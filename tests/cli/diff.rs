@@ -449,7 +449,7 @@ fn wrong_folders_and_options_are_errors_and_not_differences() {
     fs::create_dir(&empty).unwrap();
     let empty = empty.to_str().unwrap();
     let cases: [(&[&str], i32, &str); 10] = [
-        (&[], 2, "or --a and --b, for two settings that run now"),
+        (&[], 2, "--a and --b are for two settings that run now"),
         (&[a, "nowhere"], 3, "a trace that `llama-trace record` wrote, or a folder"),
         (&[a, empty], 3, "no manifest.json"),
         (&[a], 2, "found: A alone"),

@@ -115,7 +115,11 @@ fn the_same_ids_in_other_passes_give_the_advice_to_use_chunk() {
     ok(&llama_trace(["export", "--ids", IDS, "--chunk", "3", "--out", parts.to_str().unwrap()]));
     mapped(port, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
     said(&parts, port, &["export A again without --chunk: "]);
-    said(whole, &parts, &["run A with the passes of the other run", "export --chunk 3`"]);
+    said(
+        whole,
+        &parts,
+        &["make A again, so that it reads its tokens in the same passes", "export --chunk 3`"],
+    );
     // A port with fewer prompt tokens read another text.
     mapped(&folders[1], "passes = [{ start = 0, tokens = [1019, 420] }]\n");
     let (code, report) = diff(&folders, &[]);
@@ -563,8 +567,8 @@ fn an_error_in_a_map_names_its_key() {
         ("", "times = 'w.{layer}.npy'", "v.0.npy: `times` in capture.toml names w.0.npy, which is not there"),
         ("", "minus = 'm.{pass}.npy'", "v.0.npy: `minus` in capture.toml names m.0.npy, which is not there"),
         ("", "axes = ['head_dim', 'token']", "it has 3 axes and not 2: see `axes` in capture.toml"),
-        ("", "plus = '{Layer}.npy'", "`{Layer}` in `{Layer}.npy` of xv is not a place for a number"),
-        ("", "axes = ['token', 'token', 'head_dim']", "axes of xv has `token` twice"),
+        ("", "plus = '{Layer}.npy'", "`{Layer}` in `{Layer}.npy` is not a place for a number"),
+        ("", "axes = ['token', 'token', 'head_dim']", "stage xv: its key `axes` has `token` twice"),
     ] {
         let pass = [&format!("start = 0, tokens = [{IDS}]"), padding].join(if padding.is_empty() {
             ""
@@ -595,5 +599,5 @@ fn a_port_writes_one_prompt_and_a_mask_of_truth_values() {
     let several = &folders[1];
     fs::create_dir(several.join("s0")).unwrap();
     fs::rename(several.join("pass_000"), several.join("s0/pass_000")).unwrap();
-    refused(&folders, &["holds the run of one prompt", "s0/", "write a folder for each prompt"]);
+    refused(&folders, &["the runs of several prompts", "s0/", "write a folder for each prompt"]);
 }

@@ -94,7 +94,7 @@ fn info_reports_tokens_and_embedding_rows_that_do_not_match() {
     assert!(output.status.success(), "{}", stderr(&output));
     for expected in [
         "LlamaTokenizer of transformers 5 reads it: with the file's vocabulary and merges, but without the file's rules for splitting texts",
-        "1 of the model's 426 rows have no token",
+        "the model has 426 ids, but the vocabulary has only 425 tokens: the other 1 ids have no token",
         "writes <|nothing|>, which",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
@@ -102,7 +102,7 @@ fn info_reports_tokens_and_embedding_rows_that_do_not_match() {
     assert!(!text.contains("<|x|>,"), "{text}");
     let output = command(["chat", "--model", model]).stdin(std::process::Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("1 of the model's 426 rows") && stderr(&output).contains("<|nothing|>"));
+    assert!(stderr(&output).contains("the model has 426 ids") && stderr(&output).contains("<|nothing|>"));
 }
 
 /// A class with unsupported rules is named in a message, and CodeLlama's infilling is refused.

@@ -513,7 +513,8 @@ impl<O: Operands> Explainer<'_, O> {
         let (position, hidden) = (dims.start + at / (sizes.heads * sizes.head_dim), dims.keys() - seen);
         if hidden > 0 {
             self.note(format!(
-                "{seen} of the {} keys are terms. The token at position {position} does not see the other keys.",
+                "The sum has one term for each key that the token at position {position} sees: {seen} of the {} keys. \
+                 The token does not see the other {hidden} keys.",
                 dims.keys()
             ));
         }

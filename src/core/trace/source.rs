@@ -158,8 +158,10 @@ pub fn told<Q: Question>(source: &mut (impl Source + ?Sized), question: Q) -> Po
 
 /// The error of asking a recorded run for more passes or branches.
 pub fn all_recorded() -> Error {
-    Error::usage("a trace has only the passes that were recorded")
-        .next("record more tokens: `llama-trace record` with a larger -n; or start the tracer with --prompt, to generate more tokens and branches")
+    Error::usage("a trace has only the passes that were recorded").next(
+        "record more tokens: `llama-trace record` with a larger -n. If you start the tracer with --prompt, \
+             it can generate more tokens and branches",
+    )
 }
 
 impl Outline {

@@ -35,7 +35,7 @@ impl Seen {
     }
 }
 
-/// The spans of a pass, (start, tokens) each.
+/// The spans of a pass. Each is (start, tokens).
 type Spans = [(usize, usize); 3];
 
 /// Computes attention of every span. Returns the result and the recorded parts.

@@ -120,7 +120,8 @@ pub struct Product<'a> {
     pub out: &'a mut Buffer,
 }
 
-/// The outputs of the gated part of a feed-forward network: gate, its SiLU, up and their product, (rows, F) each.
+/// The outputs of the gated part of a feed-forward network: gate, its SiLU, up and their product. Each has the
+/// shape (rows, F).
 pub struct Swiglu<'a> {
     /// x · w1ᵀ
     pub gate: Product<'a>,

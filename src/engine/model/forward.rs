@@ -128,7 +128,7 @@ pub fn layer(
         hidden: &mut work.ffn_hidden,
     };
     let stages = &[Stage::FfnGate, Stage::FfnSilu, Stage::FfnUp, Stage::FfnHidden];
-    backend.swiglu(&work.input, t * f, gated, &mut see.stages(stages))?; // (T, F) each
+    backend.swiglu(&work.input, t * f, gated, &mut see.stages(stages))?; // each output (T, F)
 
     backend.prepare(&work.ffn_hidden, f, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input)?;

@@ -18,7 +18,7 @@ pub struct KvCache {
     len: usize,
 }
 
-/// The cache contents of one position: the keys and the values of each layer, (G, C) each, as they were written.
+/// The cache contents of one position: for each layer its keys (G, C) and its values (G, C), as they were written.
 pub struct CacheRow(Vec<(Cache, Cache)>);
 
 /// A cache for a text of unknown length takes at most the free memory divided by this number. The rest is for the

@@ -156,8 +156,8 @@ fn assemble(
     }
     let mut all = Contents::default();
     let names: BTreeSet<String> = parts.iter().flat_map(|part| part.tensors.keys().cloned()).collect();
-    // Joined tensors may take at most the size of the files in memory. This must be checked, because one slice may have
-    // many names.
+    // In memory, joined tensors may take at most the size of the files and `SPARE` bytes more. This must be checked,
+    // because one slice may have many names.
     let mut room = pth::SPARE;
     for file in files {
         let size = crate::files::size(file).unwrap_or(0);
@@ -191,10 +191,13 @@ fn assemble(
         // A join along an axis copies. A tensor that is complete in every file is used in place.
         if tensor.shape() != slices[0].shape() {
             room = room.checked_sub(tensor.bytes().len()).ok_or_else(|| {
-                Error::model("the joined slices would be larger than the files")
+                Error::model("the joined slices need much more memory than the files")
                     .at(place)
                     .expected("every slice once")
-                    .found(format!("more bytes than the files have, at tensor `{}`", printable(&name)))
+                    .found(format!(
+                        "more bytes than the size of the files and 64 MiB more, at tensor `{}`",
+                        printable(&name)
+                    ))
                     .next("fetch the files again")
             })?;
         }

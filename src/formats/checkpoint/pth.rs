@@ -93,7 +93,10 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
         if copied > file.len().saturating_add(SPARE) {
             return Err(wrong(Wrong {
                 what: "the tensors need much more memory than the file".into(),
-                expected: format!("at most {} copied bytes, the size of the file", file.len()),
+                expected: format!(
+                    "at most {} bytes of memory for tensors that must be copied: the size of the file, and 64 MiB more",
+                    file.len().saturating_add(SPARE)
+                ),
                 found: format!("{copied} bytes, at tensor `{}`", printable(name)),
             }));
         }

@@ -86,11 +86,14 @@ impl Folder {
             let read = Capture::read(&read_text(&capture, LIMIT)?).map_err(|found| wrong(&capture, found))?;
             let about = read.about(path).map_err(|found| wrong(&capture, found))?;
             if path.join("s0").is_dir() && !path.join("pass_000").exists() && !read.names_files() {
-                return Err(Error::model("a folder with a capture.toml holds the run of one prompt")
-                    .in_file(path)
-                    .expected("pass_000/, or files that [stages] names")
-                    .found("s0/, as `llama-trace export` writes several prompts")
-                    .next("write a folder for each prompt, with a capture.toml of its own"));
+                return Err(Error::model(
+                    "this folder has a capture.toml and the runs of several prompts; \
+                     it may have the run of only one prompt",
+                )
+                .in_file(path)
+                .expected("pass_000/, or files that [stages] names")
+                .found("s0/, as `llama-trace export` writes several prompts")
+                .next("write a folder for each prompt, with a capture.toml of its own"));
             }
             let numbers = vec![about.passes.iter().map(|pass| pass.dims.pass).collect()];
             let says = Says::Capture(Box::new(read));

@@ -403,7 +403,10 @@ mod tests {
         assert!(wrong.contains(&format!("invalid type: integer `3`, expected {keys}")), "{wrong}");
         assert!(wrong.contains("(line "), "{wrong}");
         let wrong = read("stages.xq = { file = 'q.npy', maybe = ['xw'] }").unwrap_err();
-        assert!(wrong.contains("`maybe` of xq names `xw`, but there is no such stage"), "{wrong}");
+        assert!(
+            wrong.contains("stage xq: its key `maybe` lists `xw`, but there is no such stage"),
+            "{wrong}"
+        );
         let later = "[[passes]]\nstart = 3\ntokens = [1]";
         let text = format!(
             "format = \"llama-trace capture\"\nversion = 1\n[[passes]]\nstart = 0\ntokens = [1, 2]\n{later}"
@@ -550,9 +553,12 @@ mod tests {
             ("stages.xx.file = 'a.npy'", "no stage `xx`"),
             ("stages.xq.file = '../a.npy'", "not below the folder"),
             ("stages.xq.file = '/etc/passwd'", "not below the folder"),
-            ("stages.xq.file = '{Pass}.{layer}.npy'", "`{Pass}.{layer}.npy` of xq is not a place"),
-            ("stages.ffn_norm.times = 'w.{layer:2}.npy'", "`{layer:2}` in `w.{layer:2}.npy` of ffn_norm"),
-            ("stages.xq.axes = ['batch', 'head', 'head', 'head_dim']", "axes of xq has `head` twice"),
+            ("stages.xq.file = '{Pass}.{layer}.npy'", "`{Pass}.{layer}.npy` is not a place"),
+            ("stages.ffn_norm.times = 'w.{layer:2}.npy'", "stage ffn_norm: `{layer:2}` in `w.{layer:2}.npy`"),
+            (
+                "stages.xq.axes = ['batch', 'head', 'head', 'head_dim']",
+                "stage xq: its key `axes` has `head` twice",
+            ),
             ("stages.xq.axes = ['dim']", "no axis `dim`"),
             ("stages.xq.pairs = 'halves_to_neighbours'", "head_dim"),
             ("stages.xq.colour = 'red'", "unknown field `colour`"),

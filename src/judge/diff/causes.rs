@@ -99,7 +99,8 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
         (a, _) => ("B", a),
     };
     Err(other.expected(ours).found(theirs).next(format!(
-        "run {letter} with the passes of the other run: `llama-trace export --chunk {}`",
+        "make {letter} again, so that it reads its tokens in the same passes as the other run: \
+         `llama-trace export --chunk {}`",
         first.tokens
     )))
 }

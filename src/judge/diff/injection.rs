@@ -268,8 +268,9 @@ impl<'m> Injection<'m> {
         between.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count().max(1)
     }
 
-    /// Two numbers of stages of the pass: the stages that are computed to get a stage of B from B's own stages, and the
-    /// further stages that lead to it through stages of the reference. Only stages that are rounded in bfloat16 count.
+    /// Two counts of stages of the pass. The first counts the stages that are computed from B's own stages to get
+    /// `site`. The second counts the further stages that lead to `site` through stages of the reference. Only stages
+    /// that are rounded in bfloat16 count.
     fn computed(&self, site: Site) -> [usize; 2] {
         let bench = self.bench(&self.rules, false);
         let own: HashSet<Site> = bench.chain(site).into_iter().collect();
@@ -290,8 +291,8 @@ impl<'m> Injection<'m> {
     /// The tolerance of a stage of B. `may` returns the stage's own tolerance for a precision. In float32 with float32
     /// caches, the tolerance grows with the root of the number of stages that are computed because B lacks them: both
     /// runs round in these stages, with independent errors. Otherwise it grows if the computation uses outputs of the
-    /// reference's layers, as in [`tolerance::of`]. In bfloat16, it grows by [`PASSED_ON`] times as much, or by √((a +
-    /// b) / a) for the two numbers a and b of [`Self::computed`], whichever is larger.
+    /// reference's layers, as in [`tolerance::of`]. In bfloat16, it grows by the larger of two factors: [`PASSED_ON`]
+    /// times as much, or √((a + b) / a) with the two counts a and b of [`Self::computed`].
     fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
         let [of_a, own] = self.precisions;
         let precision = tolerance::coarser(of_a, own);

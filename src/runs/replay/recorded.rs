@@ -476,7 +476,7 @@ impl Reader {
         Ok(told)
     }
 
-    /// Passes the rows of `site` in `region` to `probe`, part by part.
+    /// Gives the rows of `site` in `region` to `probe`, part by part.
     fn show(&mut self, site: Site, region: &Region, probe: &mut dyn Probe) -> Result<()> {
         /// Values read or derived at once.
         const AT_ONCE: usize = 1 << 18;

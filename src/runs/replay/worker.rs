@@ -60,7 +60,7 @@ struct Ran {
     sampled: u32,
 }
 
-/// Notes the current layer, and passes the recorded values to `inner` with the run's number.
+/// Stores the current layer, and gives the recorded values to `inner` with the run's number.
 struct Watch<'a> {
     inner: &'a mut dyn Probe,
     progress: &'a Progress,

@@ -19,8 +19,8 @@ use super::labels;
 use super::layout::Layout;
 use super::paint::put;
 
-/// Columns of a cell with a number, including the space before it: the minimum, and the maximum, which shows all digits
-/// of any value.
+/// Minimum and maximum width of a cell with a number, including the space before it. At the maximum width, all digits
+/// of any value fit.
 const NUMBER: u16 = 10;
 const EVERY_DIGIT: u16 = 16;
 /// Minimum and maximum width of a heatmap's cells.

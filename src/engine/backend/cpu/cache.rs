@@ -88,7 +88,7 @@ impl Cache {
         }
     }
 
-    /// Returns the rows `rows` of `head`, (rows, C), and their stride. float32 rows are read in place.
+    /// Returns the rows of `head` in the range `rows`, as (rows, C), and their stride. float32 rows are read in place.
     pub(super) fn rows<'a>(
         &'a self,
         kernel: Kernel,

@@ -134,7 +134,7 @@ fn slices_under_many_names_do_not_fill_the_memory() {
     let slice = pth(&entries, &[("0", values.as_bytes())]);
     let params = r#"{"dim": 1024, "n_layers": 1000, "n_heads": 2, "vocab_size": 6}"#;
     let text = message(&folder(params, &[slice.clone(), slice]));
-    assert!(text.contains("larger than the files"), "{text}");
+    assert!(text.contains("much more memory than the files"), "{text}");
 }
 
 /// A real file written by PyTorch, with Meta's names.

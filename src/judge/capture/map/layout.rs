@@ -91,27 +91,29 @@ impl Layout {
         }
         if let Some(other) = self.maybe.iter().flatten().find(|other| Stage::from_name(other).is_none()) {
             return Err(format!(
-                "`maybe` of {name} names `{}`, but there is no such stage",
+                "stage {name}: its key `maybe` lists `{}`, but there is no such stage",
                 printable(other)
             ));
         }
         for file in [&self.file, &self.times, &self.plus, &self.minus].into_iter().flatten() {
             let below = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
             if !below {
-                return Err(format!("`{file}` of {name} is not below the folder"));
+                return Err(format!("stage {name}: the path `{file}` is not below the folder"));
             }
             // An unknown placeholder is not replaced, so its braces are still there.
             let filled = named(file, Site::layer(0, 0, Stage::Xq));
             if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
                 let place = place.split('}').next().unwrap_or_default();
                 return Err(format!(
-                    "`{{{place}}}` in `{file}` of {name} is not a place for a number: use {{pass}} and {{layer}}, \
+                    "stage {name}: `{{{place}}}` in `{file}` is not a place for a number: use {{pass}} and {{layer}}, \
                      {{layer+1}} for numbers that begin at 1, and {{layer:02}} to {{layer:0{WIDEST}}} for leading zeros"
                 ));
             }
         }
         if let Some([from, to]) = self.layers.filter(|[from, to]| from >= to) {
-            return Err(format!("layers of {name} is an empty range: from {from} to before {to}"));
+            return Err(format!(
+                "stage {name}: its key `layers` is an empty range: from {from} to before {to}"
+            ));
         }
         for axis in self.axes.iter().flatten() {
             let known =
@@ -120,11 +122,11 @@ impl Layout {
                 return Err(format!("{name} has no axis `{axis}`"));
             }
             if axis != "batch" && self.axes.iter().flatten().filter(|other| *other == axis).count() > 1 {
-                return Err(format!("axes of {name} has `{axis}` twice"));
+                return Err(format!("stage {name}: its key `axes` has `{axis}` twice"));
             }
         }
         if self.pairs.is_some() && config.get("head_dim").and_then(Value::as_u64).is_none_or(|c| c == 0) {
-            return Err(format!("pairs of {name} need head_dim in [config]"));
+            return Err(format!("stage {name}: its key `pairs` needs head_dim in [config]"));
         }
         Ok(())
     }

@@ -54,12 +54,18 @@ impl Trace {
         match number("format_version") {
             Some(VERSION) => {}
             Some(version) => {
-                let age = if version > VERSION { "newer" } else { "older" };
-                return Err(Error::model(format!("the trace has a format {age} than this program reads"))
-                    .at(place)
-                    .expected(format!("format version {VERSION}"))
-                    .found(format!("format version {version}"))
-                    .next(if version > VERSION { "use a newer llama-trace" } else { "record it again" }));
+                let age = if version > VERSION { "a newer" } else { "an older" };
+                return Err(Error::model(format!(
+                    "the trace has {age} format than the one that this program reads"
+                ))
+                .at(place)
+                .expected(format!("format version {VERSION}"))
+                .found(format!("format version {version}"))
+                .next(if version > VERSION {
+                    "use a newer llama-trace"
+                } else {
+                    "record it again"
+                }));
             }
             None => return Err(wrong("no format version".into())),
         }

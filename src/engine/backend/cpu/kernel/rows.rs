@@ -145,9 +145,9 @@ impl<'a> Rows<'a> {
         Some(Quantized { values: bytemuck::cast_slice(self.row(row)), scales, group, first })
     }
 
-    /// Converts the values `inputs` of row `row` to float32. `inputs` must begin and end at a block of the number type.
-    /// Floats are converted exactly; blocks and groups follow the formula of their format. The result is rounded if the
-    /// precision requires it.
+    /// Converts the values of row `row` in the range `inputs` to float32. `inputs` must begin and end at a block of
+    /// the number type. Floats are converted exactly; blocks and groups follow the formula of their format. The result
+    /// is rounded if the precision requires it.
     #[inline(always)]
     pub(in crate::backend::cpu) fn widen(self, row: usize, inputs: Range<usize>, out: &mut [f32]) {
         match self.quantized(row) {
