@@ -34,14 +34,14 @@ pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec
     if tokens < rows {
         lines.push(format!(
             "the model has {rows} ids, but the vocabulary has only {tokens} tokens: \
-             the other {} ids have no token and are shown as #id",
+             ids without a token ({}) are shown as #id",
             rows - tokens
         ));
     }
     if tokens > rows {
         lines.push(format!(
             "the vocabulary has {tokens} tokens, but the model has only {rows} ids: \
-             the other {} tokens have no row in the model",
+             tokens without a row in the model: {}",
             tokens - rows
         ));
     }

@@ -153,7 +153,8 @@ fn the_error_about_a_wrong_part_lists_what_exists() {
     assert_eq!(stage.message(), "ffn_residual has no heads; name a stage with heads, as in softmax h2");
     stage.key(KeyCode::Esc);
     go(&mut stage, "p1/L1/xq_rope[t=12]");
-    let told = "token 12 is past the last: 0 is the only one; t counts the rows of pass 1, and position 12 is its t=0";
+    let told =
+        "token 12 is past the last: 0 is the only one; t counts the rows of pass 1, where position 12 is t=0";
     assert_eq!(stage.message(), told);
     stage.key(KeyCode::Esc);
     // While brackets are open, the line lists the letters of the axes.
@@ -192,7 +193,7 @@ fn another_run_is_opened_by_its_address() {
     assert_eq!(stage.app.place().path(), "p1/L2/xq");
     runs.add(Box::new(other(1)));
     ask(&mut stage, &mut runs, "r2:L0");
-    assert_eq!(stage.message(), "there is no run r2: there are r0, r1");
+    assert_eq!(stage.message(), "there is no run r2: the runs are r0, r1");
     ask(&mut stage, &mut runs, "r1:");
     assert_eq!(here(&stage), "r1:p0/L2/xq[t=11,h=3,c=1]", "the second run has only one pass");
     assert_ne!(value(&stage), before);

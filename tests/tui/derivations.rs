@@ -259,7 +259,7 @@ fn the_trail_shows_the_path_of_enter_and_restarts_after_other_moves() {
 fn a_rotation_and_a_gate_are_drawn() {
     let mut desk = Desk::at("p0/L1/xq_rope[t=3,h=2,c=4]", (200, 60));
     desk.key(KeyCode::Enter).shows("rotated by position 3 ×");
-    desk.shows("0.3000 radians is (0.9378232, -0.11606577)");
+    desk.shows("0.3000 radians, becomes (0.9378232, -0.11606577)");
     desk.shows("○ before (0.8616, -0.3880)  ● after (0.9378, -0.1161)");
     desk.shows("turned by 17.2°");
     desk.go("p0/L1/ffn_silu[t=3,f=2]");
@@ -292,7 +292,7 @@ fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
                 desk.key(if right { KeyCode::Right } else { KeyCode::Left });
             }
         }
-        assert!(desk.app.message().unwrap().text.contains("top-p 1 is the largest value"));
+        assert!(desk.app.message().unwrap().text.contains("top-p = 1 is the largest value"));
         let at = desk.app.draw_at(desk.app.sampler_trial().setting());
         let draw = desk.app.answers().get(&at).unwrap().unwrap().clone();
         let above = draw.tokens.iter().filter(|token| token.prob > 0.0).count();
