@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / "fixtures"
 
-# From each target to the fixtures that are files of its kind.
+# The fixtures that each target takes as its initial inputs.
 FILES = {
     "safetensors": ["**/model*.safetensors"],
     "hf_config": ["**/*config*.json"],
@@ -29,7 +29,7 @@ FILES = {
     "chat_template": ["**/*.jinja"],
     "tokenizer_json": ["**/tokenizer.json"],
 }
-# Larger files slow the fuzzer down and show it nothing new.
+# Maximum size of a file, in bytes. Larger files make the fuzzer slow, and contain nothing new for it.
 LARGEST = 150_000
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -64,7 +64,7 @@ def tokenizer_bin():
 
 
 def llama2c():
-    """Version 2 with groups that continue in the next row, which no fixture has."""
+    """A llama2.c file of version 2 whose groups continue in the next row. No fixture has such groups."""
     dim, hidden, layers, heads, kv_heads, vocab, context, group = 4, 6, 2, 2, 1, 5, 16, 5
     header = struct.pack("<Ii7iBi", 0x616B3432, 2, dim, hidden, layers, heads, kv_heads, vocab, context, 1, group)
     norms = struct.pack("<f", 1.0) * (dim * (2 * layers + 1))
@@ -84,7 +84,7 @@ def text(value):
 
 
 def gguf():
-    """A model of width 4 with a byte-level BPE and a chat template, which no fixture has."""
+    """A GGUF file of a model of width 4, with a byte-level BPE vocabulary and a chat template. No fixture has both."""
     tokens = ["!", "a", "b", "\u0120", "ab", "<|im_end|>"]
     kinds = {str: (8, text), int: (4, lambda n: struct.pack("<I", n)), float: (6, lambda x: struct.pack("<f", x))}
     keys = {"general.architecture": "llama", "llama.rope.freq_base": 1e4, "tokenizer.ggml.model": "gpt2",
@@ -119,7 +119,7 @@ def pickles():
     """The pickles inside the fixtures' archives."""
     for file in sorted([*FIXTURES.glob("**/*.pth"), *FIXTURES.glob("**/pytorch_model*.bin")]):
         if not zipfile.is_zipfile(file):
-            # From before PyTorch 1.6.
+            # This file has the format from before PyTorch 1.6.
             continue
         with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
@@ -135,7 +135,7 @@ def beside(cases):
 
 
 def inside():
-    """Target and input, for inputs inside larger fixtures."""
+    """Yields pairs of a target and an input, for inputs that are parts of larger fixtures."""
     folders = json.loads((FIXTURES / "tokenizers/folders.json").read_text())
     yield from (("beside", files) for files in beside(folders["cases"]))
     yield from (("tokenizer_json", json.dumps(folders[key]).encode()) for key in ["json", "qwen"])
@@ -145,7 +145,7 @@ def inside():
 
 
 def traces(folder):
-    """Traces that `record` writes of a small model."""
+    """Records traces of a small model."""
     run = ["cargo", "run", "--quiet", "--manifest-path", HERE.parent / "Cargo.toml", "--", "record"]
     run += ["--model", FIXTURES / "golden/mistral", "--ids", "1,5,9", "-n", "3", "--branch", "p0=6", "--force"]
     for keep in ["minimal", "all", "stats"]:
@@ -159,7 +159,7 @@ def main():
         for pattern in patterns:
             for file in FIXTURES.glob(pattern):
                 if file.stat().st_size <= LARGEST:
-                    # Named by its whole path, so that files with the same name do not replace each other.
+                    # The name has the whole path, so that files of the same name do not replace each other.
                     shutil.copyfile(file, folder / "_".join(file.relative_to(FIXTURES).parts))
     for target in ["pickle", "pytorch_bin"]:
         folder = HERE / "corpus" / target

@@ -20,8 +20,8 @@ pub static BUILT_IN: BuiltIn = BuiltIn {
     chat_template: include_str!(file!("chat_template.jinja")),
 };
 
-/// The model's weights. Their values begin at a cache line of the processor, so that a vector of them lies in one cache
-/// line.
+/// The model's weights. The values begin at the start of a cache line of the processor, so that a SIMD vector of values
+/// lies in one cache line.
 static WEIGHTS: Weights = Weights { _room: [0; ROOM], file: *include_bytes!(file!("model.safetensors")) };
 
 #[repr(C, align(64))]
@@ -30,7 +30,8 @@ struct Weights {
     file: [u8; include_bytes!(file!("model.safetensors")).len()],
 }
 
-/// Number of bytes before the file. With them, the values after the file's header begin at a cache line.
+/// Number of bytes before the file. With these bytes, the values after the file's header begin at the start of a cache
+/// line.
 const ROOM: usize = {
     let [a, b, c, d, ..] = *include_bytes!(file!("model.safetensors"));
     (8 + u32::from_le_bytes([a, b, c, d]) as usize).wrapping_neg() % 64

@@ -51,7 +51,7 @@ fn notes() -> &'static [Note] {
     static NOTES: OnceLock<Vec<Note>> = OnceLock::new();
     NOTES.get_or_init(|| {
         let mut files: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
-        // The other files are their list and the notebook; pictures and the manual are in subfolders.
+        // The other files are the list of the chapters and the notebook. The pictures and the manual are in subfolders.
         files
             .retain(|file| !file.is_dir() && !file.ends_with("README.md") && !file.ends_with("python.ipynb"));
         files.sort();

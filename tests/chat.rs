@@ -126,8 +126,8 @@ fn what_is_not_computed_is_refused_by_its_name() {
         (r"{{ '\ud83d' }}", r"\ud83d"),
         ("{{ 'a'.encode() }}", "encode"),
         ("{{ '½'.isnumeric() }}", "isnumeric"),
-        ("{{ namespace(a=1) }}", "the text of a map"),
-        ("{{ joiner }}", "the text of"),
+        ("{{ namespace(a=1) }}", "type map written as text"),
+        ("{{ joiner }}", "written as text"),
         ("{{ 1 < 2 < 3 }}", "a chain of comparisons"),
         ("{{ 'a' < 1 }}", "a comparison of values of the types string and number"),
         ("{{ [1, 2] | zip([3]) }}", "zip"),
@@ -152,7 +152,7 @@ fn piped_lines_are_turns_and_answers_are_lines() {
     assert_eq!(text, format!("{SOFTMAX}\nHello! Ask me about a stage of Llama.\n"));
     assert_eq!(answers(&[], lines.trim_end()), text, "the last line end may be missing");
     assert_eq!(answers(&["--threads", "1"], lines), text);
-    assert_eq!(answers(&["--system", ""], lines), text, "no system message is an empty one");
+    assert_eq!(answers(&["--system", ""], lines), text, "an empty system message is no message");
     assert_eq!(answers(&["-n", "2"], "What does softmax do?"), "Sof\n");
     assert_eq!(answers(&[], ""), "");
 }
@@ -245,7 +245,7 @@ fn without_a_template_the_vocabulary_decides() {
 
     fs::write(folder.path().join("chat_template.jinja"), "{{ raise_exception('not today') }}").unwrap();
     let output = chat_with(folder.path(), "x\n");
-    assert_eq!(output.status.code(), Some(4), "the file of its own goes first: {}", stderr(&output));
+    assert_eq!(output.status.code(), Some(4), "chat_template.jinja takes precedence: {}", stderr(&output));
     assert!(stderr(&output).contains("not today"), "{}", stderr(&output));
     for hostile in
         ["{% for", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"]

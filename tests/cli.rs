@@ -311,7 +311,7 @@ fn the_manual_is_printed_page_by_page_and_plain_into_a_pipe() {
         assert!(!page.contains(mark), "{mark:?} is in\n{page}");
     }
     assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
-    // First the command's options, then its page.
+    // For a command, `help` prints the command's options and then its page.
     let lens = ok(&llama_trace(["help", "lens"]));
     let (options, page) = lens.split_once("\nWhere a number comes from\n").unwrap();
     assert!(options.contains("Usage: llama-trace lens") && options.contains("--top <K>"), "{options}");

@@ -89,8 +89,8 @@ fn listed() -> PathBuf {
 
 /// Returns the resource lines of a module's kernels. NVRTC is not fully deterministic: in a few of a hundred
 /// compilations it orders instructions differently, and sometimes uses another number of registers. So this function
-/// compiles the module up to eight times. If one compilation gives the line that the list has for a kernel, it returns
-/// this line, else the line of the first compilation.
+/// compiles the module up to eight times. If some compilation gives the line that the list has for a kernel, this line
+/// is returned. Otherwise, the line of the first compilation is returned.
 fn as_listed(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
     let is_listed = |line: &String| list.lines().any(|listed| listed == line);
     let mut lines = compiled();

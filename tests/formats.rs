@@ -71,7 +71,8 @@ fn expected(name: &str) -> (Vec<u32>, Vec<f64>) {
     )
 }
 
-/// The row of the prompt's last token. The row of the sampled token follows.
+/// The logits of the prompt's last token. They are the last row but one, because the last row belongs to the sampled
+/// token.
 fn last(logits: &[f32], vocab: usize) -> &[f32] {
     let (prompt, _) = logits.split_at(logits.len() - vocab);
     &prompt[prompt.len() - vocab..]

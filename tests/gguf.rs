@@ -93,7 +93,7 @@ fn blocks_in_q8_give_the_logits_of_the_float64_reader_with_every_kernel() {
         for kernel in Kernel::available() {
             let cpu = Cpu::with_kernel(kernel).with_precision(Precision::Q8 { group });
             let ours = common::logits::logits_on(cpu, &checkpoint, &ids);
-            // The row of the last id. The row of the sampled token follows.
+            // The logits of the last id. The row after them belongs to the sampled token.
             let last = &ours[(ids.len() - 1) * vocab..ids.len() * vocab];
             let error = distance(last, &exact);
             assert!(error <= 1e-5, "{name}, {}: {error:e}", kernel.name());
@@ -122,7 +122,7 @@ fn a_file_of_blocks_runs_in_q8_by_default() {
     };
     assert_eq!(
         precision(&[]),
-        "precision   q8: int8 activations, a scale for every 32 values, times the file's blocks"
+        "precision   q8: products of int8 activations, with a scale for every 32 values, and the file's blocks"
     );
     assert!(precision(&["--precision", "f32"]).starts_with("precision   f32: "));
     assert!(precision(&["--precision", "bf16"]).starts_with("precision   bf16: "));

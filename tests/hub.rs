@@ -34,7 +34,7 @@ use server::{Answer, Request};
 const WEIGHTS: &str = "model.safetensors";
 const RUN: [&str; 6] = ["--model", "org/tiny", "--prompt", "Once upon", "-n", "2"];
 
-/// The files of the built-in model, and files that real repositories have but that are not needed.
+/// The files of the built-in model, and other files of real repositories, which the program does not need.
 fn tiny() -> Files {
     let mut all = files(&fixture("builtin"));
     for name in ["README.md", ".gitattributes", "pytorch_model.bin", "original/consolidated.00.pth"] {
@@ -74,7 +74,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     let first = hub.run(&RUN);
     assert_eq!(ok(&first), expected());
     let told = stderr(&first);
-    assert!(told.starts_with("org/tiny at 0123456 from the hub: fetched, 7 files of 1.9"), "{told}");
+    assert!(told.starts_with("org/tiny at 0123456 from the hub: 7 files fetched, 1.9"), "{told}");
     assert_eq!(told.lines().count(), 2, "one line names the source, one the model: {told}");
 
     let small = [
@@ -343,7 +343,7 @@ fn the_token_is_sent_only_to_the_hub() {
     assert_eq!(sent(hub.hub.asked()), [Some("Bearer hf_file".to_owned())]);
 }
 
-/// Only a terminal has a progress bar: the other tests check every byte of the output.
+/// Only a terminal has a progress bar. The other tests run without a terminal, and check every byte of the output.
 #[cfg(unix)]
 #[test]
 fn a_terminal_shows_the_progress() {
@@ -413,7 +413,11 @@ fn the_error_of_a_refusal_has_reason_and_advice() {
             None,
             &["no such repository", "org/name[@revision]"],
         ),
-        (Answer::status(429).with("Retry-After", "3600"), None, &["too many requests", "raises the limit"]),
+        (
+            Answer::status(429).with("Retry-After", "3600"),
+            None,
+            &["too many requests", "the limit is then higher"],
+        ),
         (Answer::status(503).with("Retry-After", "0"), None, &["the hub failed", "status 503"]),
         (Answer::body("<html>log in to the hotel</html>"), None, &["not in the hub's format", "HF_ENDPOINT"]),
         (

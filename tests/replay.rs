@@ -1,5 +1,5 @@
-//! Compares the viewer's frames (derived, or from a layer that ran again) with those of the pass itself, and a recorded
-//! run with an unrecorded one, bit for bit.
+//! Compares bit for bit: the viewer's frames (derived, or from a layer that ran again) with the frames of the pass
+//! itself, and a recorded run with an unrecorded run.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "replay/ablated.rs"]
@@ -174,8 +174,8 @@ fn compare_live(name: &str, model: impl Fn() -> Model, prompt: &[u32]) {
     }
 }
 
-/// Rows that are long enough for the bfloat16 units of the CPU, if it has any. They sum in another order than for fewer
-/// rows, but in the same order whether recorded or not.
+/// Rows that are long enough for the bfloat16 units of the CPU, if it has any. The units sum in another order than the
+/// kernels for shorter rows, but in the same order whether recorded or not.
 #[test]
 fn wide_products_are_the_same_recorded_derived_and_live_on_every_kernel() {
     const WIDE: [Precision; 2] = [Precision::F32, Precision::Bf16];
@@ -274,7 +274,7 @@ fn rows_of(live: &mut Live, layer: Option<usize>, name: &str, rows: std::ops::Ra
     }
 }
 
-/// A result wakes the waiting thread. This test ends only if the wait is not a poll.
+/// A result wakes the waiting thread. If the wait did not end at a result, this test would take hours.
 #[test]
 fn a_wait_ends_when_something_was_computed() {
     let hours = Duration::from_secs(4 * 3600);
@@ -283,9 +283,9 @@ fn a_wait_ends_when_something_was_computed() {
     let region = Region(vec![0..1, 0..1, 0..1]);
     while source::block(&mut live, site, &region).is_pending() {
         live.wait(hours);
-        assert!(live.poll().unwrap(), "what came is news");
+        assert!(live.poll().unwrap(), "the new result is reported");
     }
-    assert!(!live.poll().unwrap(), "and is told once");
+    assert!(!live.poll().unwrap(), "and is reported only once");
 }
 
 #[test]
@@ -426,7 +426,8 @@ fn logits(model: &Model, recorded: bool) -> Vec<Vec<u32>> {
     passes
 }
 
-/// One pool for each number of threads. The products of the built-in model are large enough to be split.
+/// Runs the models in thread pools of several sizes. The products of the built-in model are large enough to be split
+/// among threads.
 #[test]
 fn recording_and_threads_and_kernels_do_not_change_the_logits() {
     let pools: Vec<_> = (1..=3)

@@ -1,5 +1,6 @@
-//! The files beside a tokenizer's own: tokenizer_config.json, special_tokens_map.json and added_tokens.json, with a zero
-//! byte between them, beside each kind of tokenizer that a folder may have.
+//! Fuzzes the files beside a tokenizer's own file: tokenizer_config.json, special_tokens_map.json and
+//! added_tokens.json. The input has all three, with a zero byte between them. They are read beside each kind of
+//! tokenizer that a folder may have.
 #![no_main]
 
 use std::fs;
@@ -39,7 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
         for name in names {
             match parts.next() {
                 Some(part) if !part.is_empty() => folder.put(name, part),
-                // Of the input before this one.
+                // Removes the file that an earlier input left.
                 _ => _ = fs::remove_file(folder.path(name)),
             }
         }

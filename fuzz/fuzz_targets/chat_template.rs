@@ -1,4 +1,4 @@
-//! A chat template: read, and rendered within its bounds.
+//! Fuzzes parsing a chat template, and rendering it within its limits.
 #![no_main]
 
 use std::collections::BTreeMap;

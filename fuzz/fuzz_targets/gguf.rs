@@ -1,4 +1,4 @@
-//! GGUF: metadata, the table of tensors, and the vocabulary.
+//! Fuzzes a GGUF file: metadata, the table of tensors, and the vocabulary.
 #![no_main]
 
 use std::sync::LazyLock;

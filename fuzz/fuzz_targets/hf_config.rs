@@ -1,4 +1,4 @@
-//! config.json and generation_config.json, which is the same text, beside weights.
+//! Fuzzes config.json, generation_config.json and tokenizer_config.json beside weights. All three have the same text.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! llama2.c's checkpoints: the header, and how much of the file its numbers ask for.
+//! Fuzzes a llama2.c checkpoint: the header, and the size of the file that the numbers in the header require.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! Meta's params.json beside weights.
+//! Fuzzes Meta's params.json beside weights.
 #![no_main]
 
 use std::sync::LazyLock;

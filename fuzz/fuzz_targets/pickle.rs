@@ -1,4 +1,4 @@
-//! The pickle of a PyTorch file by itself, in an archive that is right.
+//! Fuzzes only the pickle of a PyTorch file, in a valid archive.
 #![no_main]
 
 use std::sync::LazyLock;

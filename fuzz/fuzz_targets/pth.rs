@@ -1,4 +1,4 @@
-//! PyTorch's files: the zip archive, the pickle in it, and the tensors that it describes.
+//! Fuzzes a PyTorch file: the zip archive, the pickle in the archive, and the tensors that the pickle describes.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ static FOLDER: LazyLock<Folder> = LazyLock::new(|| {
 fuzz_target!(|bytes: &[u8]| {
     FOLDER.put("consolidated.00.pth", bytes);
     FOLDER.model("");
-    // The same file twice: slices that are joined.
+    // The same file as a second part: the slices of a tensor in both parts are joined.
     FOLDER.put("consolidated.01.pth", bytes);
     FOLDER.model("");
     let _ = std::fs::remove_file(FOLDER.path("consolidated.01.pth"));

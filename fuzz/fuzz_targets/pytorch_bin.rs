@@ -1,4 +1,5 @@
-//! pytorch_model.bin beside a config.json: the archive, and its pickle by itself in an archive that is right.
+//! Fuzzes pytorch_model.bin beside a config.json: the archive; or, if the input is no archive, only the pickle, in a
+//! valid archive.
 #![no_main]
 
 use std::sync::LazyLock;

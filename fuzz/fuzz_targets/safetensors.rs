@@ -1,4 +1,4 @@
-//! model.safetensors beside a configuration.
+//! Fuzzes model.safetensors beside a configuration.
 #![no_main]
 
 use std::sync::LazyLock;

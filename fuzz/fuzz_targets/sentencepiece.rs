@@ -1,4 +1,4 @@
-//! SentencePiece's tokenizer.model: a protocol buffer.
+//! Fuzzes SentencePiece's tokenizer.model, a protocol buffer.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! model.safetensors.index.json and pytorch_model.bin.index.json beside shards, some of them in folders and one behind
-//! a link that leads out.
+//! Fuzzes model.safetensors.index.json and pytorch_model.bin.index.json beside shards. Some shards are in a subfolder,
+//! and one is behind a link that leads out of the model's folder.
 #![no_main]
 
 use std::sync::LazyLock;

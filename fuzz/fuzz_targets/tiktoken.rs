@@ -1,4 +1,4 @@
-//! tiktoken's tokenizer.model: base64 and ranks.
+//! Fuzzes tiktoken's tokenizer.model: tokens in base64, and their ranks.
 #![no_main]
 
 use std::sync::LazyLock;

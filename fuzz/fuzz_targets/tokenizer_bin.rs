@@ -1,4 +1,4 @@
-//! llama2.c's tokenizer.bin.
+//! Fuzzes llama2.c's tokenizer.bin.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! tokenizer.json.
+//! Fuzzes tokenizer.json.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! Traces: the header, the description of the run in it, the tables and the values.
+//! Fuzzes reading a trace: the header with the description of the run, the tables and the values.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
@@ -13,7 +13,7 @@ use llama_trace_fuzz::Folder;
 
 static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::default);
 
-/// Stages of a pass that are looked at: all of a small model's.
+/// Maximum number of stages that are read in a pass. It is enough for all stages of a small model.
 const SITES: usize = 80;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -33,7 +33,7 @@ fuzz_target!(|bytes: &[u8]| {
                 let _ = (trace.stats(site), trace.digests(site), trace.why_not(site));
                 let shape = sizes.shape(site.stage.axes(), pass.dims);
                 let first = Region(shape.iter().map(|&length| 0..length.min(1)).collect());
-                // Whatever the answer is, there is one.
+                // Any answer is correct, but the answer must arrive.
                 while let Poll::Pending = source::block(&mut *source, site, &first) {
                     let _ = source.poll();
                     thread::yield_now();

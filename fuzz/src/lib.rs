@@ -1,8 +1,8 @@
-//! What the fuzz targets share: a folder that the bytes are written into, and what the program does with
-//! a model or a tokenizer that it was given there.
+//! Shared code of the fuzz targets. The fuzzer's bytes are written to a folder, and the model or the tokenizer in the
+//! folder is used as in the program.
 //!
-//! Everything goes through the files and functions that a user's model goes through. Errors are right
-//! answers; a panic, a hang or too much memory is a finding.
+//! The targets read files, and call the functions that read a user's model. An error is a correct result. A panic, a
+//! hang or too much memory is a finding.
 
 use std::fs;
 use std::io::Write;
@@ -16,10 +16,11 @@ use llama_trace::tokenizer::{self, Tokenizer};
 use llama_trace::trace::NoProbe;
 use tempfile::TempDir;
 
-/// A text with what vocabularies differ in: spaces, digits, special tokens, characters of several bytes.
+/// A text with everything that vocabularies treat differently: spaces, digits, special tokens, characters of several
+/// bytes.
 const TEXT: &str = "Once  upon a time, é\u{1f999}\n\n 12345 <s></s><|eot_id|> it's\t";
 
-/// A folder for one target.
+/// The folder of one target.
 pub struct Folder(TempDir);
 
 impl Default for Folder {
@@ -29,12 +30,12 @@ impl Default for Folder {
 }
 
 impl Folder {
-    /// The path of a file in it, or of the folder where `name` is empty.
+    /// The path of a file in the folder; the path of the folder itself if `name` is empty.
     pub fn path(&self, name: &str) -> PathBuf {
         if name.is_empty() { self.0.path().into() } else { self.0.path().join(name) }
     }
 
-    /// Writes `bytes` to the file of this name, in a folder of its own where the name has one.
+    /// Writes `bytes` to the file of this name. If the name has a subfolder, creates the subfolder.
     pub fn put(&self, name: &str, bytes: &[u8]) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("it lies in the folder")).expect("a folder can be made");
@@ -47,7 +48,7 @@ impl Folder {
         fs::copy(&from, self.path(name)).expect("a fixture can be copied");
     }
 
-    /// Opens the model of this name and does with it what `info`, `chat` and a run of two tokens do.
+    /// Opens the model of this name, and uses it as `info`, `chat` and a run of two tokens do.
     pub fn model(&self, name: &str) {
         let Ok(checkpoint) = checkpoint::open(&self.path(name)) else { return };
         let _ = (checkpoint.format.to_string(), format!("{:?}", checkpoint.config), checkpoint.notes.lines());
@@ -58,7 +59,7 @@ impl Folder {
         if let Ok(Some(tokenizer)) = tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, None) {
             use_up(&*tokenizer);
         }
-        // What `info` shows is what a run takes.
+        // `info` must not accept a model that a run refuses.
         let shown = checkpoint.check_weights().is_ok();
         let model = Model::load(&checkpoint, Cpu::default());
         assert!(!shown || model.is_ok(), "info opens what a run refuses");
@@ -70,7 +71,7 @@ impl Folder {
         }
     }
 
-    /// Opens the tokenizer of this name and reads and writes a text with it.
+    /// Opens the tokenizer of this name, encodes a text and decodes tokens.
     pub fn tokenizer(&self, name: &str) {
         if let Ok(tokenizer) = tokenizer::open(&self.path(name)) {
             use_up(&*tokenizer);
@@ -90,7 +91,7 @@ fn use_up(tokenizer: &dyn Tokenizer) {
     let _ = stream.finish();
 }
 
-/// A zip archive of stored entries, as torch.save writes: name and contents.
+/// A zip archive of uncompressed entries (name and content), as torch.save writes it.
 pub fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut file = Vec::new();
     let mut writer = rawzip::ZipArchiveWriter::new(&mut file);

@@ -363,7 +363,7 @@ pub(super) struct CpuArgs {
     #[arg(long, help_heading = DEVICE)]
     pub(super) huge_pages: bool,
 
-    /// KV cache as f32, f16 or bf16 [default: f32, or bf16]
+    /// KV cache as f32, f16 or bf16 [default: by precision]
     #[arg(long, value_enum, value_name = "TYPE", hide_possible_values = true, help_heading = DEVICE)]
     pub(super) cache_dtype: Option<CacheDtypeName>,
 }

@@ -28,8 +28,8 @@ impl Asked {
         Ok(Self { source: traced.source(number, sequence)? })
     }
 
-    /// As [`Asked::open`], for the run itself and its first sequence. This is for commands without an address. Prints a
-    /// note if the trace has branches or several sequences.
+    /// Like [`Asked::open`], for the first sequence of run r0. It is for commands without an address. Prints a note if
+    /// the trace has branches or several sequences.
     pub(super) fn open_itself(trace: &TraceArgs, args: &RunArgs) -> Result<Self> {
         let Some(path) = &trace.trace else { return Self::run(args) };
         let traced = Traced::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
@@ -43,10 +43,12 @@ impl Asked {
         let draws = args.tokens.unwrap_or(1).max(1);
         let Run { model, sampler, mut prompts, tokenizer, eos, context, .. } = run;
         let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
-            return Err(Error::usage("this command uses one prompt")
-                .expected("one --prompt, or a --prompts FILE with one")
+            return Err(Error::usage("this command takes only one prompt")
+                .expected("one --prompt, or a --prompts FILE with one prompt")
                 .found(format!("{} prompts", prompts.len() + 1))
-                .next("give one of them; --stream I samples the same tokens as prompt number I of several"));
+                .next(
+                    "give one prompt; with --stream I, it gets the same tokens as prompt number I of several",
+                ));
         };
         let context = context.or(Some(prompt.ids.len().saturating_add(draws)));
         let ids = prompt.ids;

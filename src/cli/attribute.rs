@@ -26,7 +26,7 @@ pub(super) fn run(args: &AttributeArgs) -> Result<()> {
             .found(t)
             .next("give a larger -n to read more tokens"));
     };
-    // The answer is the token that was sampled after this one, if there is one.
+    // The default answer is the token that was sampled after token `t`. Only the last token of a pass has one.
     let drawn = || {
         let pass = &asked.outline().passes[pass];
         pass.sampled.as_ref().filter(|_| token + 1 == pass.tokens.len()).map(|drawn| drawn.id)

@@ -104,7 +104,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// The measurements that the options ask for. Defaults suit the device, and the model's context limits them.
+    /// The measurements that the options ask for. The defaults of the other options suit the device, and are limited by
+    /// the model's context.
     fn of(args: &BenchArgs, on_processor: bool, config: &ModelConfig) -> Result<Self> {
         let draws = args.r#gen;
         let given = args.prompt_tokens.iter().chain(&args.cached);
@@ -262,7 +263,7 @@ fn time_prefill(model: &Model, tokens: usize) -> Result<Prefill> {
     let ids = prompt(&model.config, tokens);
     let (mut times, mut session) = (Vec::new(), session(model, tokens)?);
     for _ in 0..=PREFILLS {
-        // Later runs use the buffers of the first one again, as a chat does.
+        // Later runs use the buffers of the first run again, as a chat does.
         session.rewind(0);
         times.push(timed(&mut session, &ids, &mut NoProbe)?.1);
     }
@@ -273,7 +274,7 @@ fn time_prefill(model: &Model, tokens: usize) -> Result<Prefill> {
     Ok(Prefill { tokens, first, rates, gflops: flops / 1e9 })
 }
 
-/// Bytes of keys and values that a decode pass reads, if it sees `keys` keys including its own.
+/// Bytes of keys and values that a decode pass reads, if its token sees `keys` keys including its own.
 fn cache_read(model: &Model, keys: usize) -> usize {
     let (config, sizes) = (&model.config, model.sizes());
     let seen = |layer| sizes.window_of(layer).map_or(keys, |window| keys.min(window));

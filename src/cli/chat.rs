@@ -121,8 +121,8 @@ fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), F
         };
         match done {
             Ok(()) => {}
-            // The turn failed, and the conversation is unchanged. If a tokenizer takes too long, its thread runs until
-            // the process ends.
+            // The turn failed and left the conversation unchanged, so the chat goes on. It ends only if a tokenizer
+            // took too long: the tokenizer's thread runs until the process ends.
             Err(Failure::Run(
                 error @ (Error::Model(_) | Error::Prompt(_) | Error::Usage(_) | Error::Terminal(_)),
             )) if !talk.tokenizer.late() => {
@@ -145,7 +145,7 @@ fn converse(talk: &mut Talk<'_>, lines: &mut Lines) -> std::result::Result<(), F
 /// The start of an answer. Its leading spaces are not printed.
 #[derive(Default)]
 struct Beginning {
-    /// The output so far, while it consists only of spaces. An incomplete character counts as no space.
+    /// The output so far, while it consists only of spaces. An incomplete character is not a space.
     bytes: Vec<u8>,
     over: bool,
 }
@@ -213,8 +213,8 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Applies `change`, after which the user spoke last, and lets the model answer. Without an answer the conversation
-    /// is unchanged.
+    /// Applies `change`, after which the last message is the user's, and lets the model answer. If the model gives no
+    /// answer, the conversation stays as it was before.
     fn turn(&mut self, change: impl FnOnce(&mut Conversation)) -> std::result::Result<(), Failure> {
         let before = self.conversation.clone();
         change(&mut self.conversation);
@@ -248,7 +248,7 @@ impl Talk<'_> {
         })?;
         if prompt.len() >= context {
             return Err(Error::prompt(format!("the conversation has grown longer than {}", self.whose()))
-                .expected(format!("at most {} tokens, and one for the answer", context - 1))
+                .expected(format!("at most {} tokens, so that one is left for the answer", context - 1))
                 .found(format!("{} tokens", prompt.len()))
                 .next("your last line was removed: type a shorter one, or /reset to begin again")
                 .into());
@@ -284,13 +284,14 @@ impl Talk<'_> {
     /// A description of the conversation's context.
     fn whose(&self) -> &'static str {
         if self.chat.capacity() < self.model.config.context {
-            "the context that was reserved"
+            "the reserved context"
         } else {
             "the model's context"
         }
     }
 
-    /// Opens the tracer on the conversation. The tracer reads it in one pass and samples the answer's last token again.
+    /// Opens the tracer on the conversation. The tracer reads the conversation in one pass and samples the answer's
+    /// last token again.
     fn step(&self) -> Result<()> {
         tui::require_terminal()?;
         if self.answered.is_empty() {

@@ -22,7 +22,7 @@ const TEXT: &str = "Once upon a time there was a little girl who wanted to know 
                     the machine, looked at every wheel, and wrote down what each one said. At night she turned them \
                     by hand, one after the other, and in the morning there stood the same word as before.";
 
-/// The ids to run, and the text they came from.
+/// The ids to run, and the ids of the whole text that they come from.
 struct Prompt {
     ids: Vec<u32>,
     split: Option<Vec<u32>>,
@@ -65,7 +65,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
                 .at(place)
                 .expected(report::allowed(failed))
                 .found(report::worst(failed))
-                .next("look at it with --step --at and this address, and report it with the model and the processor"))
+                .next("look at this address with --step --at, and report the error with the model and the processor"))
         }
     }
 }
@@ -85,7 +85,7 @@ fn first_pass(
         return Ok(Prompt { split: Some(ids.clone()), ids });
     }
     let tokens = context.saturating_sub(DECODES).clamp(1, TOKENS);
-    // The vocabulary may not have all letters of the text.
+    // Encoding fails if the vocabulary lacks letters of the text.
     let split = tokenizer.ok().and_then(|tokenizer| tokenizer.encode(TEXT).ok());
     let ids = split.as_ref().map(|ids| ids.iter().copied().take(tokens).collect());
     Ok(Prompt { ids: ids.unwrap_or_else(|| check::seeded_ids(vocab, tokens, SEED)), split })

@@ -179,7 +179,7 @@ pub(super) struct LensArgs {
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(super) top: usize,
 
-    /// Positions of the text, as 0,3-5 [default: all]
+    /// Positions in the text, as 0,3-5 [default: all]
     #[arg(long, value_name = "LIST", allow_negative_numbers = true)]
     pub(super) t: Option<String>,
 
@@ -196,7 +196,7 @@ pub(super) struct AttributeArgs {
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// Position of the text [default: the last]
+    /// Position in the text [default: the last]
     #[arg(long, value_name = "T", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) t: Option<usize>,
 
@@ -348,7 +348,7 @@ pub(super) struct CaptureArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(mut_arg("model", |model| model.help("Model that A comes from [default: none, or built-in]")))]
+#[command(mut_arg("model", |model| model.help("Model of A [default: none; with --a, --b: built-in]")))]
 pub(super) struct DiffArgs {
     /// The reference: a trace, or a folder from `export` or a capture script
     #[arg(value_name = "A", conflicts_with_all = ["set_a", "set_b"])]

@@ -27,6 +27,7 @@ pub(super) enum Device {
 
 /// The memory that a run needs besides its weights.
 #[derive(Clone, Copy, Default)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only a GPU is asked for room"))]
 pub(super) struct Room {
     /// Tokens of the context, if given.
     pub(super) context: Option<usize>,
@@ -36,11 +37,11 @@ pub(super) struct Room {
 
 impl Device {
     /// The device for `checkpoint` in `precision`, set up by the options. With `--device auto`, reports the choice if
-    /// there was one.
+    /// the machine has a GPU.
     ///
     /// # Errors
     /// [`Error::Usage`] if an option asks for something that this machine lacks. [`Error::Prompt`] if the model does
-    /// not fit on the named device; it says what would fit.
+    /// not fit on the named device; the error says what would fit.
     pub(super) fn choose(
         args: &CpuArgs,
         checkpoint: &Checkpoint,

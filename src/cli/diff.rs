@@ -44,14 +44,14 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
             let found =
                 args.a.as_ref().map_or_else(|| "neither".to_owned(), |a| format!("A alone: {}", a.display()));
             return Err(Error::usage("two runs are needed for a comparison")
-                .expected("A and B, each a trace that `llama-trace record` wrote or a folder of `llama-trace export` or a capture script; or --a and --b, for two settings that run now: --a precision=f32 --b precision=bf16")
+                .expected("A and B, each a trace that `llama-trace record` wrote, or a folder that `llama-trace export` or a capture script wrote; or --a and --b, for two settings that run now: --a precision=f32 --b precision=bf16")
                 .found(found)
                 .next("give both"));
         }
         return both::run(args);
     };
     if args.prompt.is_some() || args.ids.is_some() || args.tokens.is_some() {
-        return Err(Error::usage("A and B were run already and take no prompt")
+        return Err(Error::usage("A and B are recorded runs, so they take no prompt")
             .expected("A and B, or --prompt with --a and --b")
             .next("leave --prompt, --ids and -n out"));
     }
@@ -95,12 +95,12 @@ impl Recorded<'_> {
         let model = match args.model.model {
             None => None,
             Some(_) => {
-                // The rules read the weights as they are stored, whatever the precision of A.
+                // `diff` computes with the weights as they are stored, whatever the precision of A is.
                 let asked = check_precision(args, a.about())?;
                 let precision = asked.or(Some(PrecisionName::F32));
                 let args_of = ModelArgs { precision, ..args.model.clone() };
                 let (model, device) = input::open(&args_of, &args.cpu)?.model?;
-                // The viewer opens it again, on the same device.
+                // The viewer opens the model again, on the same device.
                 cpu.device = device;
                 Some(model)
             }
@@ -132,7 +132,7 @@ impl Recorded<'_> {
             } else {
                 format!("{more} sequences and branches")
             };
-            report.notes.push(format!("B has {what} that A does not have: not compared"));
+            report.notes.push(format!("B has {what} that A does not have; nothing there was compared"));
         }
         if let Some(card) = a.about().card.as_ref().or(b.about().card.as_ref()) {
             report.notes.extend(unknown(&b.unknown_files(&card.sizes())));
@@ -173,7 +173,7 @@ fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> 
     let asked = args.model.precision.and_then(|asked| Some(asked.to_possible_value()?.get_name().to_owned()));
     match asked {
         Some(asked) if asked != of_a.name() => {
-            Err(Error::usage("the reference did not run in the precision of --precision")
+            Err(Error::usage("the reference did not run in the precision that --precision gives")
                 .at(&a.name)
                 .expected(format!("{}, the precision of A", of_a.name()))
                 .found(format!("--precision {asked}"))
@@ -243,7 +243,7 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     let found = match likely.is_empty() {
         true => theirs,
         false => {
-            let what = if report.written_alone { "B's file" } else { "it" };
+            let what = if report.written_alone { "B's file" } else { "B" };
             format!("{theirs}; {what} looks like {}", likely.join(" or "))
         }
     };
@@ -273,10 +273,10 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
         return Err(Error::model(format!("{} does not have a {what} of {}", b.name, a.name))
             .at(site)
             .expected("each sequence, branch and pass of A also in B")
-            .found(format!("{} that B does not have", report.absent.len()))
+            .found(format!("sequences, branches or passes that B does not have: {}", report.absent.len()))
             .next(match what {
-                "pass" => "run B for as many tokens as A, or compare it with a run of no more tokens than B (-n)",
-                _ => "run B with the prompts and branches of A, or compare it with a run that has only those of B",
+                "pass" => "run B for as many tokens as A, or run A for no more tokens than B (-n)",
+                _ => "run B with the prompts and branches of A, or run A with only those of B",
             }));
     }
     let (Some(stages), Some(first)) = (report.damaged_stages(), report.damaged().next()) else {

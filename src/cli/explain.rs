@@ -28,7 +28,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
     let mut asked = Asked::open(&args.trace, &run, place)?;
     let more = |pass: usize| match args.trace.trace {
         Some(_) => "choose among these, or record more tokens".to_owned(),
-        None if tokens > pass => "choose among these: the text ended with the last one".to_owned(),
+        None if tokens > pass => "choose among these: the text ended with the last pass".to_owned(),
         None => ask_for_pass(pass),
     };
     let (site, at) = find(&args.address, step, asked.outline(), more)?;
@@ -67,9 +67,11 @@ fn step_of(address: &Address) -> Result<Step> {
         Some(Subject::Step(step)) => Ok(step),
         Some(Subject::Weight(weight)) => {
             Err(wrong(address, format_args!("{weight} is a weight, which was learned and is not computed"))
-                .next(format!("explain a number of {}, which reads it", weight.read_by())))
+                .next(format!("explain a number of {}, which reads this weight", weight.read_by())))
         }
-        None => Err(wrong(address, "no stage is named").next("name one: `llama-trace log` lists them")),
+        None => {
+            Err(wrong(address, "no stage is named").next("add a stage; `llama-trace log` lists the stages"))
+        }
     }
 }
 
@@ -100,7 +102,7 @@ fn find(
     let (run, sequence) = (outline.run, outline.sequence);
     if address.run_number(Run::ITSELF) != Some(run) || address.sequence.unwrap_or(0) != sequence {
         return Err(wrong(address, "there is only one run, r0, and it has only one sequence, s0")
-            .next("leave these parts out"));
+            .next("leave the run and the sequence out of the address"));
     }
     let (number, stage) = (address.pass.unwrap_or(0), step.stage());
     let Some(pass) = outline.passes.get(number) else {
@@ -185,7 +187,10 @@ fn print_text(asked: &Asked, explanation: &Explanation, view: OfView) -> std::io
         writeln!(out, "{}", line.trim_end())?;
     }
     if rest.count > 0 {
-        let name = format!("the other {}", rest.count);
+        let name = match rest.count {
+            1 => "the other term".to_owned(),
+            count => format!("the other {count} terms"),
+        };
         let pad = " ".repeat(width.saturating_sub(name.chars().count()));
         match rest.together {
             Together::Sum(sum) => writeln!(out, "  {name}{pad}  {:>13}", number(sum))?,

@@ -38,7 +38,7 @@ fn export(args: &ExportArgs) -> Result<()> {
         return Err(Error::usage("there is nothing to export")
             .expected("-n 1 or more: the pass over the prompt samples the first token")
             .found("-n 0")
-            .next("give another -n, or none"));
+            .next("give another -n, or leave it out"));
     }
     let (sizes, mut batch) = (run.model.sizes(), run.batch(wanted)?);
     let select = args.select.select(&run, &batch, wanted, false)?;
@@ -114,7 +114,7 @@ fn begin<'a>(
         let mut names = Vec::new();
         for (sequence, pass) in passes_in(folder)? {
             let number = sequence.unwrap_or(0);
-            // If there is only one sequence, it has no folder.
+            // A single sequence has no folder of its own.
             if sequence.is_some() != manifest.prompts.is_empty() && number < manifest.prompts.len().max(1) {
                 let chosen = sites(number, pass).into_iter().filter(|&site| select.contains(site));
                 names.extend(chosen.map(|site| manifest.file_name(site)));

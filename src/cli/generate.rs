@@ -76,14 +76,14 @@ fn print_texts(run: &Run, wanted: usize, format: LogFormat) -> std::result::Resu
     Ok(())
 }
 
-/// Reports the time for `prompts` prompts with `read` tokens, and for the sampled tokens: in all, and until the first
-/// one.
+/// Reports the speed. The `prompts` prompts have `read` tokens in all. All `drawn` tokens were sampled in `time`, the
+/// first of them in `first`.
 fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration, Duration)) {
     let seconds = |time: Duration| time.as_secs_f64();
     if prompts > 1 {
         let rate = drawn as f64 / seconds(time);
         return super::tell(format_args!(
-            "{prompts} prompts of {read} tokens; {drawn} sampled in {:.3} s, {rate:.1} tokens/s",
+            "{prompts} prompts with {read} tokens in all; {drawn} sampled in {:.3} s, {rate:.1} tokens/s",
             seconds(time)
         ));
     }
@@ -97,7 +97,7 @@ fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration
 /// A text being generated.
 struct Growing<'a> {
     prompt: &'a Prompt,
-    /// The text of the prompt's tokens, if the prompt was given as ids.
+    /// The text of the prompt's tokens. It is printed if the prompt was given as ids.
     begins: Piece,
     /// The stream that decodes the tokens; none without a tokenizer.
     stream: Option<TextStream<'a>>,
@@ -172,7 +172,7 @@ impl<'a> Texts<'a> {
         Ok(all)
     }
 
-    /// Returns whether tokens are printed at once. They are if there is only one text.
+    /// Returns whether each token is printed as soon as it is sampled: in text format, with only one text.
     fn streams(&self) -> bool {
         self.format == LogFormat::Text && self.texts.len() == 1
     }
@@ -206,7 +206,7 @@ impl<'a> Texts<'a> {
         let text = &mut self.texts[sequence];
         text.ended = Some(ended);
         let rest = text.stream.as_mut().map(TextStream::finish).unwrap_or_default();
-        // A pipe already got these bytes with the tokens.
+        // `rest` is the incomplete character that the stream held back. A pipe already got its bytes with the tokens.
         text.text.text += &rest;
         if self.streams() {
             if self.out.is_terminal() {

@@ -74,7 +74,7 @@ fn fetch(name: Name, need: Need, settings: Settings) -> Result<Found> {
     let how = match (fetched, instead) {
         ((0, _), None) => "in the cache".into(),
         ((0, _), Some(why)) => format!("in the cache ({why})"),
-        ((files, bytes), _) => format!("fetched, {files} files of {}", DecimalBytes(*bytes)),
+        ((files, bytes), _) => format!("{files} files fetched, {} in all", DecimalBytes(*bytes)),
     };
     match sparse {
         Some(SparseCopy { left, .. }) => super::tell(format_args!(

@@ -49,7 +49,9 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         Precision::F32 => "every stage in float32, the weights as they are stored".into(),
         Precision::Bf16 => "sums in float32, every stage's result rounded to bfloat16".into(),
         Precision::Q8 { group } if checkpoint.tensors().any(|(_, tensor)| tensor.dtype().is_blocks()) => {
-            format!("int8 activations, a scale for every {group} values, times the file's blocks")
+            format!(
+                "products of int8 activations, with a scale for every {group} values, and the file's blocks"
+            )
         }
         Precision::Q8 { group } => format!("products in int8, a scale for every {group} values"),
     };

@@ -123,8 +123,8 @@ impl Run {
         self.prompts.iter().flat_map(passes)
     }
 
-    /// The sites that pass `pass` of a sequence can have. If sequences wait for others, a sequence may start late. Its
-    /// pass may then be over a prompt or over a single token.
+    /// The sites that pass `pass` of a sequence can have. If some sequences wait for others, this one may start late.
+    /// Its pass may then read a prompt or a single token.
     pub(super) fn sites(&self, sequence: usize, pass: usize, batch: &Batch<'_>) -> Vec<Site> {
         let (sizes, prompt) = (self.model.sizes(), &self.prompts[sequence]);
         let own = Site::all(&sizes, self.pass(prompt, pass));
@@ -158,7 +158,7 @@ impl SamplingArgs {
         }
     }
 
-    /// The sampling options as a manifest and the tracer's title have them, with the stream of random numbers.
+    /// The sampling options and the stream of random numbers, in the form for manifests and for the tracer's title.
     pub(super) fn drawing(&self, stream: u64) -> Drawing {
         Drawing { sampling: self.sampling(), stream }
     }
@@ -205,8 +205,9 @@ impl SelectArgs {
     }
 }
 
-/// Runs `command` on a compute thread. From a compute thread, work is split without waking another thread that this one
-/// would wait for. The command must not wait for another compute thread, because it may run on the only free one.
+/// Runs `command` on a compute thread. A compute thread can split work itself. Any other thread would have to wake a
+/// compute thread first and wait for it. The command must not wait for another compute thread, because it may run on
+/// the only free one.
 pub(super) fn on_a_computing_thread<R: Send>(command: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| command())
 }
@@ -230,7 +231,7 @@ fn load(checkpoint: &Checkpoint, args: &ModelArgs, cpu: &CpuArgs, room: Room) ->
 }
 
 /// The same model with other options, beside a model that already runs. Prints no warnings, because they were printed
-/// for that model.
+/// when that model was loaded.
 pub(super) fn load_quietly(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model> {
     let (checkpoint, _) = open_silently(args, Need::Model)?;
     load(&checkpoint, args, cpu, Room::default()).map(|(model, _)| model)
@@ -254,7 +255,7 @@ pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Opti
 pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfig) {
     if asked.is_none() && capacity < config.context {
         tell(format_args!(
-            "The free memory is enough for a context of {capacity} of the model's {} tokens; --context asks for another number.",
+            "The free memory is enough for a context of {capacity} tokens; the model's own context has {} tokens. --context sets another number.",
             config.context
         ));
     }
@@ -307,7 +308,7 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The precision of `--precision`, or else the one that the weights were made for.
+/// The precision of `--precision`, or else the precision that the weights were made for.
 pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision {
     match (args.precision, checkpoint.group()) {
         (Some(PrecisionName::F32), _) | (None, None) => Precision::F32,
@@ -389,7 +390,7 @@ pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
     open_for(args, cpu, Room::default())
 }
 
-/// As [`open`], for a device that must have this room.
+/// As [`open`], for a run that needs the memory `room` besides the weights.
 pub(super) fn open_for(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened> {
     // The vocabulary is read on these threads.
     threads::start(cpu.threads)?;
@@ -480,7 +481,7 @@ pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
         return tokenizer::open(path).map(Arc::from);
     }
     if hub::name(args).is_some() {
-        // Showing the tokens of a text needs no gigabytes of weights.
+        // Only the tokenizer is downloaded, not gigabytes of weights.
         let path = match &args.tokenizer {
             Some(path) => Some(path.clone()),
             None => hub::locate(args, Need::Tokenizer)?.path,

@@ -43,10 +43,10 @@ pub(super) fn run(args: &LensArgs) -> Result<()> {
 }
 
 fn read(asked: &mut Asked, t: usize, layer: usize, top: usize) -> Result<Reading> {
-    let (pass, row, _) = asked.position(t).unwrap_or_else(|| unreachable!("{t} is a position"));
+    let (pass, row, _) = asked.position(t).unwrap_or_else(|| unreachable!("the text has no position {t}"));
     let site = Site::layer(pass, layer, Stage::FfnResidual);
     let readings = asked.ask(&LensAt { site, tokens: row..row + 1, top })?;
-    Ok(readings.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for")))
+    Ok(readings.into_iter().next().unwrap_or_else(|| unreachable!("the answer has no reading of the token")))
 }
 
 /// The first layer after which the answer stays the likeliest token.
@@ -64,7 +64,7 @@ fn print_text(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
         let (answer, text) = (last.answer, asked.text(last.answer.id));
         writeln!(
             out,
-            "t {t} {:?}: the answer is {text:?} ({:.4}); it leads from layer {} on",
+            "t {t} {:?}: the answer is {text:?} ({:.4}); this answer leads from layer {} on",
             token.text,
             answer.prob,
             leads_from(readings)
@@ -75,7 +75,7 @@ fn print_text(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
                 top.iter().map(|one| format!("{:?} {:.4}", asked.text(one.id), one.prob)).collect();
             writeln!(
                 out,
-                "  layer {layer:>width$}  {}  | {text:?} is number {}, {:.4}",
+                "  layer {layer:>width$}  {}  | {text:?} has rank {}, {:.4}",
                 top.join("  "),
                 answer.rank,
                 answer.prob

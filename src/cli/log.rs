@@ -130,14 +130,14 @@ impl Summary {
 enum Has {
     /// The stage's values.
     Values,
-    /// Values from which the stage's values are derived.
+    /// Values from which the stage's values can be derived.
     Follows,
     /// Only statistics.
     Statistics,
     Nothing,
     /// Values that do not match their digest.
     Damaged,
-    /// Values from which the stage's values are derived. Some of them are damaged.
+    /// Values from which the stage's values can be derived. Some of them are damaged.
     FollowsFromDamaged,
 }
 
@@ -365,7 +365,7 @@ fn object(line: &Line, kind: &str, summary: Option<&Summary>) -> Value {
         let number =
             |value: f64| if *whole { json!(value as i64) } else { llama_trace_judge::diff::number(value) };
         let first: Vec<_> = first.iter().map(|&value| number(value)).collect();
-        // JSON has no number for values that are not finite. They are strings.
+        // JSON has no number for NaN and infinities, so they are written as strings.
         object["values"] = json!({
             "min": number(stats.min), "max": number(stats.max), "mean": stats.mean, "std": stats.std,
             "neg_inf": stats.neg_inf, "pos_inf": stats.pos_inf, "nan": stats.nan, "first": first,

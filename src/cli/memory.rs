@@ -22,7 +22,7 @@ pub(super) fn any(text: &str) -> Result<usize, String> {
         return Err("expected a whole number of KiB, MiB or GiB, such as 64MiB".to_owned());
     };
     let size = number.parse::<usize>().ok().and_then(|number| number.checked_mul(bytes));
-    size.ok_or_else(|| format!("it is too large: at most {}GiB can be counted", usize::MAX >> 30))
+    size.ok_or_else(|| format!("the size is too large: at most {}GiB can be counted", usize::MAX >> 30))
 }
 
 /// A size in the largest unit that divides it without remainder.

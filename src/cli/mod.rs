@@ -83,7 +83,7 @@ pub struct Cli {
     #[arg(long)]
     step: bool,
 
-    // The short form for both: long texts are in the manual.
+    // `-h` and `--help` both print the short form: long texts are in the manual.
     /// Print the options; `llama-trace help` is the manual
     #[arg(long, short, global = true, action = ArgAction::HelpShort)]
     help: Option<bool>,
@@ -99,7 +99,7 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Without a prompt it opens the tracer on the built-in model.
+Without a prompt, the program opens the tracer on the built-in model.
 
 Examples:
   llama-trace --prompt \"Once upon a time\" --step
@@ -164,7 +164,8 @@ enum Command {
 }
 
 /// The warning for a run whose logits have NaN.
-const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
+const NOT_A_NUMBER: &str =
+    "Some logits are not a number (NaN): `llama-trace log --values` shows the first stage that has one.";
 
 /// Returns whether `llama-trace chat` started this process only to call [`render_template`].
 pub fn renders_templates() -> bool {
@@ -218,7 +219,7 @@ fn shortened(mut error: clap::Error) -> clap::Error {
             Some(ContextValue::String(_)) => {
                 error.insert(kind, ContextValue::String(format!("{start}… ({} bytes)", text.len())))
             }
-            // Such a long proposal would not help.
+            // A proposal for such a long word would not help.
             _ => error.remove(kind),
         };
     }

@@ -147,7 +147,7 @@ fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
         if prompts.len() > MAX_PROMPTS {
             return Err(Error::prompt("the file has too many prompts")
                 .in_file(path)
-                .expected(format!("at most {MAX_PROMPTS} of them"))
+                .expected(format!("at most {MAX_PROMPTS} prompts"))
                 .next("split the file"));
         }
     }
@@ -342,7 +342,7 @@ pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
     let words = parts.into_iter().flat_map(|part| part.split(separator)).filter(|word| !word.is_empty());
     let ids = words.map(|word| {
         word.parse().map_err(|_| match word.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => Error::prompt("an id is larger than those of any vocabulary")
+            true => Error::prompt("an id is larger than any id of a vocabulary")
                 .expected(format!("numbers up to {}", u32::MAX))
                 .found(printable(word))
                 .next("give the ids that a tokenizer of this model made; `llama-trace tokenize` shows them"),

@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_list_is_made_without_reading_a_weight() {
         let Some(cuda) = Cuda::emulated(1 << 20) else { return };
-        // The largest shape. Its weights do not fit here.
+        // The largest shape. Its weights would not fit into the device's memory.
         let checkpoint = random::checkpoint("llama-3.1-8b", random::Weights::Q4KM).unwrap();
         let cuda = cuda.with_precision(Precision::Q8 { group: 32 });
         let list = kernels(&cuda, &checkpoint, &Uses::of(&checkpoint)).unwrap();

@@ -27,7 +27,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
         return Err(Error::usage("there is nothing to record")
             .expected("-n 1 or more: the pass over the prompt samples the first token")
             .found("-n 0")
-            .next("give another -n, or none"));
+            .next("give another -n, or leave it out"));
     }
     Branch::check(&args.branch, run.prompts.len())?;
     let mut batch = run.batch(wanted)?;
@@ -69,13 +69,13 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
         drawn.iter().for_each(|drawn| drawn_by[drawn.sequence].push(drawn.id));
     }
     let mut not_a_number = batch.not_a_number();
-    // Only the passes use the batch's caches, so they are freed here.
+    // Only the passes above use the batch's caches, so the caches are freed here.
     drop(batch);
     for (number, branch) in args.branch.iter().enumerate() {
         let of = usize::from(branch.of.0).checked_sub(1).map_or(branch.sequence, |of| run.prompts.len() + of);
         let mut tokens: Vec<u32> = drawn_by[of].get(..branch.pass).unwrap_or(&drawn_by[of]).to_vec();
         if drawn_by[of].len() <= branch.pass {
-            return Err(no_pass(branch, number, drawn_by[of].len(), "the text ended before"));
+            return Err(no_pass(branch, number, drawn_by[of].len(), "the text ended earlier"));
         }
         tokens.push(branch.token);
         let course = run.prompts.len() + number;
@@ -101,7 +101,7 @@ fn passes_of(run: &Run, branch: &Branch, of: &[PassDims]) -> Result<Vec<PassDims
             .at("--branch")
             .expected(format!("ids from 0 to {}", vocab - 1))
             .found(branch.token)
-            .next("`llama-trace tokenize` shows ids"));
+            .next("`llama-trace tokenize` shows the ids of a text"));
     }
     if run.eos.contains(&branch.token) {
         return Err(Error::usage("a branch continues with a token that ends the text")
@@ -111,7 +111,7 @@ fn passes_of(run: &Run, branch: &Branch, of: &[PassDims]) -> Result<Vec<PassDims
     }
     match of.get(branch.pass + 1..) {
         Some(own @ [_, ..]) => Ok(own.to_vec()),
-        _ => Err(Error::usage(format!("no pass is run after pass {}", branch.pass))
+        _ => Err(Error::usage(format!("a branch after pass {} has no pass of its own", branch.pass))
             .at("--branch")
             .expected(format!("-n {} or more, and room in the context", branch.pass + 2))
             .found(format!("passes 0 to {}", of.len() - 1))

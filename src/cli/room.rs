@@ -156,7 +156,7 @@ mod tests {
         );
         assert!(text.contains("KV cache for 8192 tokens") && text.contains("of weights"), "{text}");
         assert!(text.contains("the buffers of a pass over 2048 tokens"), "{text}");
-        // Too few bytes for the weights in float32, but enough for a quarter of that.
+        // Too few bytes for the weights in float32, but enough for weights of a quarter of this size.
         let few = needs(&checkpoint, Precision::F32, None);
         let text = few.check(few.total() - 1, &checkpoint).unwrap_err().to_string();
         assert!(text.contains("--precision q8") && !text.contains("a context of"), "{text}");

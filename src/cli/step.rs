@@ -112,7 +112,7 @@ pub(super) fn begin(
             NewRun::Without { parts, ids } => {
                 let without = parts.split(',').map(str::parse).collect::<std::result::Result<_, String>>();
                 let without = without.map_err(|expected| {
-                    Error::usage(format!("there is no part {parts} of a model")).expected(expected)
+                    Error::usage(format!("`{parts}` is not a part of a model")).expected(expected)
                 })?;
                 let model = input::load_quietly(&ModelArgs { without, ..model_args.clone() }, &cpu)?;
                 others.another(run, ids, Some(Arc::new(model)))

@@ -54,7 +54,7 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
     match pool.build_global() {
         // If no number was given, the existing threads are used.
         Err(error) if asked.is_some_and(|threads| threads != rayon::current_num_threads()) => {
-            Err(Error::usage("the threads cannot be started").found(error).next("ask for fewer"))
+            Err(Error::usage("the threads cannot be started").found(error).next("ask for fewer threads"))
         }
         _ => {
             STARTED.store(true, Ordering::Relaxed);

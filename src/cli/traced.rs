@@ -33,14 +33,15 @@ pub(super) struct Traced {
 }
 
 impl Traced {
-    /// Opens the trace or the folder at `path`, and a model: the one that `args` names, or the built-in model if the
-    /// run is of that model. Prints a note if derived values may differ in their last bits.
+    /// Opens the trace or the folder at `path`, and its model. This is the model that `args` names, or the built-in
+    /// model if the run is of that model. Prints a note if derived values may differ in their last bits.
     pub(super) fn open(path: &Path, args: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
         Self::open_as(path, args, args, cpu, memory)
     }
 
-    /// Opens the run that is judged as run number `run`, beside the reference. Nothing is computed with the model that
-    /// `of` names. That model only gives the configuration of a folder that has none, and the texts of tokens.
+    /// Opens the judged run under the run number `run`. It is shown beside the reference. Nothing is computed with the
+    /// model that `of` names. That model only gives the configuration of a folder that has none, and the texts of
+    /// tokens.
     pub(super) fn open_judged(
         path: &Path,
         run: Run,
@@ -140,7 +141,7 @@ impl Traced {
     pub(super) fn say_sequences(&self) {
         if let count @ 2.. = self.sequences() {
             tell(format_args!(
-                "This is sequence s0 of {count}, s0 to s{}: `open`, `snapshot --at` and `explain` show the others by address, s1:p0/….",
+                "This is sequence s0. The trace has {count} sequences, s0 to s{}: `open`, `snapshot --at` and `explain` show the others by address, as s1:p0/….",
                 count - 1,
             ));
         }
@@ -205,7 +206,7 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
         [] => {
             let parts = kept.card().without.iter().map(|part| part.parse());
             parts.collect::<std::result::Result<_, String>>().map_err(|expected| {
-                Error::model("the trace names a switched-off part that no model has")
+                Error::model("the trace names a switched-off part that does not exist")
                     .at(kept.place())
                     .expected(expected)
                     .found(kept.card().without.join(", "))
@@ -235,24 +236,24 @@ fn different(kept: &dyn Kept, says: &Says, model: &Model) -> Result<Vec<String>>
     let ours = serde_json::to_value(&card.config).unwrap_or_default();
     let fields = says.settings.iter().filter(|(key, value)| !alike(ours.get(*key), value));
     let mut differs: Vec<String> = fields
-        .map(|(key, value)| format!("{key} ({} and not {value})", ours.get(key).unwrap_or(&Value::Null)))
+        .map(|(key, value)| format!("{key} ({} instead of {value})", ours.get(key).unwrap_or(&Value::Null)))
         .collect();
     if theirs.without != card.without {
         let named = |card: &ModelCard| match &card.without[..] {
             [] => "nothing".to_owned(),
             parts => parts.join(", "),
         };
-        differs.push(format!("what is switched off ({} and not {})", named(&card), named(theirs)));
+        differs.push(format!("the switched-off parts ({} instead of {})", named(&card), named(theirs)));
     }
     if theirs.precision != card.precision {
         let name = |precision: Precision| match precision.group() {
             Some(group) => format!("{} in groups of {group}", precision.name()),
             None => precision.name().to_owned(),
         };
-        differs.push(format!("precision ({} and not {})", name(card.precision), name(theirs.precision)));
+        differs.push(format!("precision ({} instead of {})", name(card.precision), name(theirs.precision)));
     }
     if let Some(cache) = kept.cache().filter(|cache| *cache != model.backend.cache_dtype()) {
-        differs.push(format!("cache ({} and not {})", model.backend.cache_dtype().name(), cache.name()));
+        differs.push(format!("cache ({} instead of {})", model.backend.cache_dtype().name(), cache.name()));
     }
     if let Some(weights) = says.weights.as_ref().filter(|_| differs.is_empty())
         && *weights != model.fingerprint()?.weights
@@ -276,12 +277,12 @@ fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
 fn say_derived(folder: &RecordedFolder, with_model: bool) {
     if folder.is_captured() || !folder.is_complete() {
         tell(
-            "Values that this folder does not have are derived from those that it has, if possible: they may differ in their last bits from the run's.",
+            "Values that this folder does not have are derived from the values that it has, if possible. Derived values may differ from the run's values in their last bits.",
         );
     }
     if folder.is_captured() && with_model {
         tell(
-            "The values that are computed with the model are those of the model's own run over the same tokens: if the port has a mistake, they are the correct values and not the port's.",
+            "Values that are computed with the model come from the model's own run over the same tokens. If the port has a mistake, they are the correct values, and not the port's.",
         );
     }
 }
@@ -295,7 +296,7 @@ fn say_bounds(trace: &Trace) {
         ));
     } else if !trace.is_exact() {
         tell(
-            "The run summed in a different order: derived values may differ in their last bits, within the bound of the run's backend.",
+            "The run's backend summed in a different order than this program: derived values may differ in their last bits, within the bound of that backend.",
         );
     }
 }
@@ -305,7 +306,7 @@ impl SelectArgs {
     pub(super) fn select_of(&self, outline: &Outline, views: bool) -> Result<Select> {
         let passes = outline.passes.len();
         if let Some(text) = &self.pass {
-            numbers("pass", text, passes, |_| "the trace has no others: record more tokens".into())?;
+            numbers("pass", text, passes, |_| "the trace has no other passes: record more tokens".into())?;
         }
         let extent = Extent { passes, room: passes, layers: outline.card.sizes().layers, views };
         let select =

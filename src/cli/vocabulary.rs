@@ -9,7 +9,8 @@ use llama_trace_formats::tokenizer::Tokenizer;
 /// Maximum number of names in a line.
 const NAMED: usize = 12;
 
-/// Ids by name, of the tokens whose names begin as those of special tokens do: with `<`, `[` or `_`.
+/// The ids of tokens, by the tokens' names. Only tokens whose names begin like those of special tokens: with `<`, `[`
+/// or `_`.
 pub(super) struct Specials(BTreeMap<String, u32>);
 
 impl Specials {
@@ -32,7 +33,7 @@ pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec
     let (tokens, rows) = (tokenizer.vocab_size(), checkpoint.config.vocab);
     if tokens < rows {
         lines.push(format!(
-            "{} of the model's {rows} rows have no token, because the vocabulary has {tokens}: they are shown as #id",
+            "{} of the model's {rows} rows have no token, because the vocabulary has only {tokens} tokens: these ids are shown as #id",
             rows - tokens
         ));
     }

@@ -1,4 +1,4 @@
-//! The notes in `chapters/`: one for each stage and for the ideas around them. A program embeds them.
+//! The notes in `chapters/`, which explain the stages and the ideas around them. A program embeds them.
 //!
 //! A note is Markdown. Its first line is its title. Comments of one line each follow; they are hidden when the note is
 //! shown:
@@ -37,8 +37,8 @@
 //! **Commands.** Every line that begins with `$ ` in a block marked `console` is run. It must end with exit code 0, or
 //! with 2 in a block marked `console exit=2`. `console heads=induction` means that `--layer` and `--head` are those of
 //! `heads.json`. The lines below a command are its output. A line `…` matches any lines, and a line that ends in `…`
-//! matches every line with that beginning. In the working directory, `fixtures` has the built-in model and the port's
-//! stages, as in the repository.
+//! matches every line with that beginning. In the working directory, `fixtures` has the built-in model and the stages
+//! of the example port (`fixtures/port`), as in the repository.
 //!
 //! `tests/chapters.rs` checks all this against the trace. With `LLAMA_TRACE_BLESS=1`, it writes the numbers into the
 //! notes instead.
@@ -69,8 +69,8 @@ impl Deref for Chapters {
 }
 
 impl Chapters {
-    /// The notes on `step`: the one about the step itself, then those on ideas around it. A view without notes of its
-    /// own has the notes of its stage.
+    /// The notes on `step`: first the note about the step itself, then the notes on ideas around it. For a view without
+    /// notes of its own, these are the notes on its stage.
     pub fn about(self, step: Step) -> impl Iterator<Item = &'static Chapter> {
         let has = |step: Step| move |chapter: &&Chapter| chapter.steps().any(|other| other == step);
         let own = self.iter().any(|chapter| has(step)(&chapter));

@@ -237,7 +237,7 @@ impl std::fmt::Display for RopeScaling {
             Self::Linear { factor } => write!(f, "linear, factor {factor}"),
             Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => write!(
                 f,
-                "llama3, factor {factor}, low {low_freq_factor}, high {high_freq_factor}, trained on {original_context}"
+                "llama3, factor {factor}, low {low_freq_factor}, high {high_freq_factor}, original context {original_context}"
             ),
             Self::Divisors(divisors) => {
                 let least = divisors.iter().copied().fold(f32::INFINITY, f32::min);
@@ -259,10 +259,10 @@ impl ModelConfig {
     /// [`Error::Model`] naming the first hyperparameter that is out of range.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &str, found: String, expected: &str| {
-            Err(Error::model(format!("the configuration's {what} cannot be right"))
+            Err(Error::model(format!("invalid {what} in the configuration"))
                 .expected(expected)
                 .found(found)
-                .next("check config.json (or the file's header) against the model it came with"))
+                .next("compare config.json (or the file's header) with that of the published model"))
         };
         let sizes = [
             ("model width (dim)", self.dim),
@@ -282,7 +282,7 @@ impl ModelConfig {
             return wrong("context length", "0".into(), "at least 1");
         }
         if self.window == Some(0) {
-            return wrong("sliding window", "0".into(), "at least 1: a token sees itself");
+            return wrong("sliding window", "0".into(), "at least 1, because a token sees itself");
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let found = format!("{} query heads and {} key/value heads", self.heads, self.kv_heads);
@@ -292,7 +292,7 @@ impl ModelConfig {
             return wrong(
                 "head width (head_dim)",
                 self.head_dim.to_string(),
-                "an even number: RoPE rotates pairs",
+                "an even number, because RoPE rotates pairs",
             );
         }
         if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {

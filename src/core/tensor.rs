@@ -167,12 +167,12 @@ impl fmt::Display for Dtypes {
         match names.split_last() {
             Some((last, [])) => f.write_str(last),
             Some((last, rest)) => write!(f, "{} and {last}", rest.join(", ")),
-            None => f.write_str("no tensors that are read here"),
+            None => f.write_str("no tensors of a supported type"),
         }
     }
 }
 
-/// One tensor: row-major, little-endian, in place. The length of `bytes` always matches the shape and the dtype.
+/// One tensor: row-major, little-endian, as it is stored. The length of `bytes` always matches the shape and the dtype.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     dtype: Dtype,

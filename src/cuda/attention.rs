@@ -120,7 +120,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     }
     let rows = tokens * group;
     let arguments = arguments.address(asked.out.at(0));
-    // Uses tensor cores, unless the grid would be too large.
+    // If the precision and the cache are bfloat16, tensor cores are used, unless the grid would be too large.
     let few_blocks = rows.div_ceil(64) <= MOST_BLOCKS;
     if cuda.precision == Precision::Bf16 && cuda.cache_dtype == CacheDtype::Bf16 && few_blocks {
         let (name, width) = match head_dim {
@@ -157,7 +157,7 @@ pub(super) fn splits(cuda: &Cuda, shape: AttentionShape) -> bool {
     cuda.precision != Precision::Bf16 && shape.head_dim <= 128 && cuda.queue.device().splits_attention()
 }
 
-/// Passes the parts that `sink` wants to it.
+/// Passes to `sink` the parts that it wants.
 pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink) -> Result<()> {
     repeat_kv(cuda, asked, AttentionPart::Keys, asked.keys, sink)?;
     repeat_kv(cuda, asked, AttentionPart::Values, asked.values, sink)?;

@@ -207,7 +207,7 @@ impl Blas {
                 stream,
             )
         };
-        if status == 0 { Ok(()) } else { Err(failed("multiply by cuBLASLt", status)) }
+        if status == 0 { Ok(()) } else { Err(failed("multiply with cuBLASLt", status)) }
     }
 }
 

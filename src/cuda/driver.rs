@@ -66,11 +66,11 @@ pub(super) struct Launch {
     /// Bytes of dynamic shared memory.
     pub(super) shared: u32,
     pub(super) arguments: Arguments,
-    /// Whether this launch is not repeated in every pass, such as one that records values. Such a launch is in no
-    /// graph.
+    /// Whether this launch belongs to one pass only, for example because it records values. No graph contains such a
+    /// launch.
     pub(super) apart: bool,
-    /// Whether it waits for the end of the previous launch, which wrote its weights. Other launches may read their
-    /// weights before the previous launch has ended.
+    /// Whether this launch waits until the previous launch has ended, because that one writes the weights that this one
+    /// reads. Other launches may read their weights earlier.
     pub(super) late: bool,
 }
 
@@ -93,8 +93,9 @@ pub(super) struct Room {
 }
 
 impl Launch {
-    /// Joins another launch to this one, as one more layer in the grid's third dimension. The two launches may differ
-    /// only in the arguments of their spans, the first `words` words. Returns whether they were joined.
+    /// Joins another launch to this one, as one more layer in the grid's third dimension. The first `words` words of
+    /// the arguments describe a launch's span. Only these may differ between the two launches. Returns whether they
+    /// were joined.
     pub(super) fn join(&mut self, other: &Self, words: usize) -> bool {
         let (spans, all) = (self.grid[2] as usize, words * MOST_TOGETHER);
         let alike =

@@ -65,7 +65,7 @@ pub(super) struct Emulated {
     refused: Option<&'static str>,
 }
 
-/// The form of the kernels that it runs.
+/// The form of the kernels that the device runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runs {
     /// The sources, as C++.
@@ -76,16 +76,16 @@ enum Runs {
     Ptx,
 }
 
-/// A request to a device, in order.
+/// A request to the device. A log lists them in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// This many bytes copied to it.
+    /// A copy of this many bytes to the device.
     Write(usize),
-    /// This many bytes copied from it.
+    /// A copy of this many bytes from the device.
     Read(usize),
-    /// This many bytes copied from it to pinned memory while it goes on.
+    /// A copy of this many bytes from the device to pinned memory, while the device goes on.
     Bring(usize),
-    /// This many bytes read in pinned memory.
+    /// A read of this many bytes in pinned memory.
     Look(usize),
     /// This many separate launches.
     Launches(usize),
@@ -119,8 +119,8 @@ struct Guarded {
     /// The offset of the allocation in the mapping.
     first: usize,
     bytes: usize,
-    /// Whether a copy, a memset or a wait has come since the allocation. Each of these waits for the kernels before it.
-    /// Without one, kernels that write to the memory may not have ended.
+    /// Whether a copy, a memset or a wait has come since the allocation. Each of these waits for the earlier kernels.
+    /// If none has come, a kernel that writes to the memory may still run.
     settled: bool,
 }
 
@@ -137,8 +137,8 @@ struct Kernels {
     _library: Library,
 }
 
-/// The options of the compiler. Addresses, shifts and conversions that a GPU handles differently from the CPU, or not
-/// at all, are faults and end the process.
+/// The options of the compiler. With them, the process ends at an address, a shift or a conversion that a GPU handles
+/// differently from the CPU, or not at all.
 const OPTIONS: &str = include_str!("kernels/emulate.options");
 
 /// Cache entry of a compiled module. The first caller compiles it; only callers of the same module wait.
@@ -174,7 +174,7 @@ impl Emulated {
     pub(super) fn new(total: usize, launches: usize) -> Option<Self> {
         if !cfg!(unix) || compiler_version().is_none() || !kernels_folder().is_dir() {
             println!(
-                "skipped: {} is no C++ compiler that runs here, or the kernels' sources are not",
+                "skipped: {} is no C++ compiler that runs here, or the kernels' sources are missing",
                 compiler()
             );
             return None;
@@ -226,13 +226,13 @@ impl Emulated {
         Arc::clone(&self.asked)
     }
 
-    /// Returns the list of its launches, which grows with each.
+    /// Returns the list of the device's launches. Each launch adds an entry.
     #[cfg(test)]
     pub(super) fn launched(&self) -> Launched {
         Arc::clone(&self.launched)
     }
 
-    /// Returns the list of the kernels that it loads.
+    /// Returns the list of the kernels that the device loads.
     pub(super) fn list(&self) -> KernelList {
         self.list.clone()
     }
@@ -275,7 +275,10 @@ impl Emulated {
                     )
                 };
                 let there = |at: &Address| launch.late || state.is_settled(*at);
-                assert!(early.iter().all(there), "{name:?} reads what the kernels before it may still write");
+                assert!(
+                    early.iter().all(there),
+                    "{name:?} reads memory that an earlier kernel may still write"
+                );
                 code == 0
             }
             Code::Ptx(program) => {
@@ -311,7 +314,8 @@ impl State {
     }
 }
 
-/// Parses a module's PTX. The compiler is the same for the whole process.
+/// Returns the parsed PTX of a module. It is from NVRTC, or else the embedded PTX. Each module is parsed once for the
+/// whole process.
 fn instructions(module: &Module) -> Result<Arc<Program>> {
     static MADE: LazyLock<Mutex<HashMap<Module, Place<Program>>>> = LazyLock::new(Mutex::default);
     static NVRTC: LazyLock<Option<Nvrtc>> =
@@ -325,7 +329,7 @@ fn instructions(module: &Module) -> Result<Arc<Program>> {
         Some(nvrtc) => nvrtc.ptx(module.source(), WARPGROUPS, !module.is_for((8, 0)))?,
         None => match ptx::carried().get(&(WARPGROUPS, module.clone())) {
             Some(text) => text.clone(),
-            None => return Err(failed("find a kernel", format!("{module:?} is not carried"))),
+            None => return Err(failed("find a kernel", format!("{module:?} is not among the embedded PTX"))),
         },
     };
     let program = Arc::new(Program::new(&text));
@@ -371,7 +375,8 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     hash.update(compiler_version().unwrap_or_default());
     for path in all {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // The result depends on no other kernel file, and on no generated file.
+        // The result depends on this kernel file and on the shared sources, but on no other kernel file and on no
+        // generated file.
         let made = name.ends_with(".txt") || name.ends_with(".lzma");
         if !made && (!name.ends_with(".cu") || name == format!("{}.cu", module.file)) {
             hash.update(&fs::read(&path).map_err(|error| error.to_string())?);
@@ -457,7 +462,7 @@ impl Driver for Emulated {
 
     fn free(&self, at: Address) {
         let mut state = self.state();
-        let Some(memory) = state.memories.remove(&at) else { unreachable!("what is freed was given") };
+        let Some(memory) = state.memories.remove(&at) else { unreachable!("only allocated memory is freed") };
         state.used -= memory.bytes;
         let whole = memory.is_whole() || std::thread::panicking();
         assert!(whole, "a kernel wrote beside a memory of {} bytes", memory.bytes);
@@ -495,7 +500,7 @@ impl Driver for Emulated {
 
     fn unpin(&self, at: Address) {
         let Some(memory) = self.state().pinned.remove(&at) else {
-            unreachable!("what is given back was given")
+            unreachable!("only pinned memory is unpinned")
         };
         assert!(memory.is_whole() || std::thread::panicking(), "a kernel wrote beside pinned memory");
     }

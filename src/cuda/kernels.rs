@@ -87,7 +87,8 @@ impl Kernels {
     }
 
     /// [`Self::launch`] for one span of a batch. The first `words` words of the arguments describe the span
-    /// ([`Arguments::first_of`]). Launches for several spans are joined. None of them may read what another writes.
+    /// ([`Arguments::first_of`]). Launches for several spans are joined. None of these launches may read values that
+    /// another of them writes.
     pub(super) fn launch_together(
         &self,
         kernel: Kernel,
@@ -100,7 +101,7 @@ impl Kernels {
     }
 
     /// Changes the last launch in the queue that `change` can change. `change` gets each launch and its kernel, the
-    /// last first. It returns whether it has changed that launch, or whether an earlier one may be changed.
+    /// last first. It says whether it has changed this launch, and otherwise whether an earlier launch may be changed.
     pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         self.queue.change_recent(|launch| {
@@ -117,7 +118,8 @@ impl Kernels {
     }
 
     /// Makes the last launch write its result to `to` in bfloat16 and nowhere else. Possible if the launch is still in
-    /// the queue and its result is these values. Returns whether it was changed. See [`Arguments::narrow`].
+    /// the queue and writes exactly the values `result`. Returns whether the launch was changed. See
+    /// [`Arguments::narrow`].
     pub(super) fn narrow(&self, result: (Address, usize), to: Address) -> bool {
         self.queue.change(|last| last.arguments.narrow(result, to))
     }

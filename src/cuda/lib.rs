@@ -1,5 +1,5 @@
-//! An NVIDIA GPU. Every operation launches one or a few CUDA C++ kernels. They are in `kernels/`, and have the names of
-//! [`llama_trace_core::ops`]. Each kernel is compiled for the device at its first use.
+//! An NVIDIA GPU. Every operation launches one or a few CUDA C++ kernels. They are in `kernels/`, and are named like
+//! the operations of [`llama_trace_core::ops`]. Each kernel is compiled for the device at its first use.
 //!
 //! ```text
 //! Cuda (the operations) ─▶ Kernels (which one, which defines) ─▶ Queue (in order; passes are repeated) ─▶ Driver
@@ -8,8 +8,9 @@
 //!
 //! **Order of summation and bits.** Norms, element-wise operations, quantised activations and integer products are
 //! bit-exact: they equal [`llama_trace_core::ops`]. Floating-point products and attention sum in another order. This
-//! order depends on the sizes and on the tokens of a row's own span. It does not depend on other spans or on recording.
-//! Values are rounded only at the places where `ops/` rounds them: no TF32, no approximate division.
+//! order depends on the sizes of the matrices, and on the numbers of tokens and keys of the row's own span. It does not
+//! depend on other spans or on recording. Values are rounded only at the places where `ops/` rounds them: no TF32, no
+//! approximate division.
 //!
 //! `llama-trace help gpu` says on which GPUs this code has run, and which parts have run only in the emulation.
 
@@ -78,7 +79,7 @@ pub struct Cuda {
     queue: Arc<Queue>,
     kernels: Arc<Kernels>,
     scratch: Arc<Mutex<Scratch>>,
-    /// Converts weights on the CPU if they are stored in another number type than the one they are multiplied in.
+    /// Converts weights on the CPU if they are not multiplied in the number type in which they are stored.
     host: Cpu,
     precision: Precision,
     cache_dtype: CacheDtype,
@@ -143,7 +144,8 @@ impl Cuda {
     /// Opens device number `number`, in float32.
     ///
     /// # Errors
-    /// [`llama_trace_core::error::Error::Usage`] if there is no driver, no such device, or if one of them is too old.
+    /// [`llama_trace_core::error::Error::Usage`] if there is no driver or no such device, or if the driver or the
+    /// device is too old.
     pub fn open(number: usize) -> Result<Self> {
         Ok(Self::over(Box::new(nvidia::Nvidia::open(number)?)))
     }
@@ -307,7 +309,7 @@ impl Cuda {
     }
 
     /// Checks that a compiler for this very device was found. Without such a compiler, the driver compiles the embedded
-    /// PTX. It is slower for several tokens at once.
+    /// PTX. Kernels from this PTX are slower for several tokens at once.
     ///
     /// # Errors
     /// The reason why there is no compiler, and how to get one.

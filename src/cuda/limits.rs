@@ -19,7 +19,8 @@ use llama_trace_engine::backend::{self, Backend, Limits, PassRows, Span};
 /// The sizes of the measurements.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
-    /// Bytes that are read: many times the last-level cache of any device, a multiple of 16.
+    /// Number of bytes that are read, a multiple of 16. It is many times as large as the last-level cache of any
+    /// device.
     pub(super) bytes: usize,
     /// Rows and columns of the matrices that are multiplied, a multiple of 8.
     pub(super) side: usize,
@@ -46,8 +47,8 @@ pub(super) const FULL: Sizes = Sizes { bytes: 2 << 30, side: 8192 };
 /// limit.
 const TRIES: usize = 5;
 
-/// Masks of the noise: the bits that are kept, and those that are set. Each word then holds two float32 or four
-/// bfloat16 values between 2⁻⁷ and 2⁻⁶, of either sign.
+/// Random values, with masks: the bits that are kept, and the bits that are set. Each word then holds two float32 or
+/// four bfloat16 values between 2⁻⁷ and 2⁻⁶, of either sign.
 const FLOAT32: Noise = Noise::words(1, 0x807f_ffff_807f_ffff, 0x3c00_0000_3c00_0000);
 const BFLOAT16: Noise = Noise::words(1, 0x807f_807f_807f_807f, 0x3c00_3c00_3c00_3c00);
 const ANY: Noise = Noise::words(1, u64::MAX, 0);
@@ -97,7 +98,8 @@ fn read(cuda: &Cuda, bytes: usize) -> Result<Duration> {
     })
 }
 
-/// Times the product of two random bfloat16 matrices, (side, side) each, by cuBLASLt; `None` if it is not installed.
+/// Times the product of two random bfloat16 matrices, (side, side) each, with cuBLASLt. `None` if cuBLASLt is not
+/// installed.
 fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
     let Some(product) = cuda.queue.device().library_product(side) else { return Ok(None) };
     let bytes = side * side * 2;
@@ -105,10 +107,13 @@ fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
     let (out, beside) = (Memory::new(&cuda.queue, bytes)?, Memory::new(&cuda.queue, WORKSPACE)?);
     let places = [&a, &b, &out, &beside].map(Memory::at);
     let time = best(cuda, || cuda.queue.ask(|_| product(places)))?;
-    Ok(Some((time, format!("bfloat16 values of {side}×{side} matrices by the tensor cores, by cuBLASLt"))))
+    Ok(Some((
+        time,
+        format!("products of {side}×{side} bfloat16 matrices on the tensor cores, with cuBLASLt"),
+    )))
 }
 
-/// The same by this program's own kernel.
+/// Times the same product with this program's own kernel.
 fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
     let cuda = cuda.clone().with_precision(Precision::Bf16);
     let weights = random(&cuda, side * side * 2, BFLOAT16)?;
@@ -123,7 +128,7 @@ fn multiply(cuda: &Cuda, side: usize) -> Result<(Duration, String)> {
     Ok((
         time,
         format!(
-            "bfloat16 values of {side}×{side} matrices by the tensor cores, by this program's own kernel"
+            "products of {side}×{side} bfloat16 matrices on the tensor cores, with this program's own kernel"
         ),
     ))
 }

@@ -151,7 +151,7 @@ impl Matrix {
     }
 }
 
-/// Returns `bytes` on the device.
+/// Returns device memory with these bytes. Random bytes are generated on the device; all others are copied.
 fn there(cuda: &Cuda, bytes: &Bytes) -> Result<Memory> {
     match bytes.noise() {
         Some(of) => noise::random(cuda, bytes.len(), of),

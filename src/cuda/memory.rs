@@ -19,7 +19,7 @@ pub(super) struct Memory {
 impl Memory {
     /// Allocates `bytes` bytes, uninitialised.
     pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Result<Self> {
-        // Copies into shared memory take 16 bytes at a time, even the last copy.
+        // Kernels copy 16 bytes at a time into shared memory. The last copy must not reach beyond the allocation.
         let whole = bytes.checked_next_multiple_of(16).unwrap_or(bytes);
         let at = if bytes == 0 { None } else { Some(queue.device().allocate(whole)?) };
         Ok(Self { queue: Arc::clone(queue), at, bytes })
@@ -86,7 +86,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Some(at) = self.at {
-            // Waiting launches may use it. If the device is lost, so is the memory.
+            // Launches in the queue may use the memory, so they are sent first. If the device is lost, so is the
+            // memory.
             self.queue.ask_anyway(|device| device.free(at));
         }
     }
@@ -127,7 +128,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Waiting launches may write there.
+        // Launches in the queue may write there, so they are sent first.
         self.queue.ask_anyway(|device| device.unpin(self.at));
     }
 }
@@ -151,17 +152,17 @@ impl Buffer {
 
     /// The address of value `first`.
     pub(super) fn at(&self, first: usize) -> Address {
-        debug_assert!(first * size_of::<f32>() <= self.memory.bytes(), "a buffer is not left");
+        debug_assert!(first * size_of::<f32>() <= self.memory.bytes(), "the address is in the buffer");
         self.memory.at() + (first * size_of::<f32>()) as u64
     }
 
-    /// Checks that it has at least `count` values.
+    /// Checks that the buffer has at least `count` values.
     pub(super) fn holds(&self, count: usize) {
-        assert!(count * size_of::<f32>() <= self.memory.bytes(), "a buffer has as many values as are used");
+        assert!(count * size_of::<f32>() <= self.memory.bytes(), "the buffer has at least {count} values");
     }
 }
 
-/// The device's buffer of a handle.
+/// Returns the device's buffer behind a handle.
 pub(super) fn own(buffer: &backend::Buffer) -> &Buffer {
     buffer.downcast()
 }
@@ -172,12 +173,12 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// How many values it has.
+    /// The number of values.
     pub(super) fn len(&self) -> usize {
         self.memory.bytes() / size_of::<f32>()
     }
 
-    /// Its address.
+    /// The address.
     pub(super) fn at(&self) -> Address {
         self.memory.at()
     }

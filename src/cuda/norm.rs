@@ -2,7 +2,7 @@
 //!
 //! In decoding, the norm of a token is read only by products, unless it is recorded. Its launch is then withdrawn from
 //! the queue ([`Fusable::Norm`]), and every block of the product computes the norm itself. The bits are the same, and
-//! the latency is lower than if all blocks wait for one.
+//! the latency is lower than if all blocks wait for the one block that computes the norm.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ use llama_trace_core::error::Result;
 /// Arguments: x, weight, ε, width, out, then the optional outputs: in bfloat16, in int8, and packed ([`to_nowhere`]).
 const RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
 
-/// The norm of a sum. Arguments: a, b, weight, ε, width, sum, out, then the same optional outputs.
+/// The norm of a sum. Arguments: a, b, weight, ε, width, sum, out, then the same optional outputs as [`RMS_NORM`].
 pub(super) const ADD_RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
 
-/// The last words of both, the addresses of the optional outputs: int8 values and scales; and `struct PackedRows` of
-/// the kernels.
+/// Places of two optional outputs in the last words of both kernels' arguments: the addresses of int8 values and
+/// scales, and `struct PackedRows` of the kernels.
 const WHOLE: Range<usize> = 0..2;
 const PACKED: Range<usize> = 2..6;
 
-/// Adds null addresses for both of these outputs.
+/// Adds null addresses for the int8 and the packed output.
 pub(super) fn to_nowhere(arguments: Arguments) -> Arguments {
     arguments.words(&[0; WHOLE.end - WHOLE.start]).words(&[0; PACKED.end - PACKED.start])
 }
@@ -91,13 +91,13 @@ pub(super) fn withdraw(cuda: &Cuda, out: Address, width: usize) -> Option<Norm> 
 /// The output of a norm: its address, its rows, and their width.
 pub(super) type NormOutput = (Address, usize, usize);
 
-/// Makes the last norm also write int8 values and scales, in groups of 32. Possible if its launch is still in the queue
-/// and makes these rows. Returns whether the launch was changed.
+/// Makes the last norm also write int8 values and scales, in groups of 32. Possible if the norm's launch is still in
+/// the queue and computes the rows `made`. Returns whether the launch was changed.
 pub(super) fn quantize_too(cuda: &Cuda, made: NormOutput, to: [Address; 2]) -> bool {
     write_too(cuda, made, WHOLE, &to)
 }
 
-/// The same with the packed layout for products with many rows: `struct PackedRows`.
+/// [`quantize_too`] with the packed layout for products with many rows: `struct PackedRows`.
 pub(super) fn pack_too(cuda: &Cuda, made: NormOutput, to: [Address; 4]) -> bool {
     write_too(cuda, made, PACKED, &to)
 }
@@ -105,8 +105,8 @@ pub(super) fn pack_too(cuda: &Cuda, made: NormOutput, to: [Address; 4]) -> bool 
 fn write_too(cuda: &Cuda, (out, rows, width): NormOutput, which: Range<usize>, to: &[Address]) -> bool {
     width.is_multiple_of(32)
         && cuda.kernels.change_recent(|kernel, last| {
-            // The index of the width in the arguments. After the width comes the result, or the sum and then the
-            // result.
+            // The index of the width in the arguments. After it come the address of the sum (only in `ADD_RMS_NORM`)
+            // and the address of the result.
             let at = match kernel {
                 RMS_NORM => 3,
                 ADD_RMS_NORM => 4,
@@ -115,7 +115,7 @@ fn write_too(cuda: &Cuda, (out, rows, width): NormOutput, which: Range<usize>, t
             let (blocks, words) = (last.grid[0] as usize, last.arguments.all_mut());
             let (words, places) = words.split_at_mut(words.len() - PACKED.end);
             let places = &mut places[which.clone()];
-            // The last word before these is the bfloat16 result's address.
+            // The last word before `places` is the bfloat16 result's address.
             let can = blocks == rows
                 && words[at] == width as u64
                 && words[words.len() - 2] == out

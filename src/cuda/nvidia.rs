@@ -58,7 +58,7 @@ pub(super) struct Nvidia {
     pairs: Mutex<Vec<Pinned>>,
     loaded: Mutex<Loaded>,
     nvrtc: OnceLock<Result<Nvrtc>>,
-    /// The reason why the first kernel from the embedded PTX was not compiled for this device.
+    /// The reason why NVRTC's code was not used for the first kernel that was taken from the embedded PTX.
     carried: OnceLock<Error>,
     store: Store,
 }
@@ -137,7 +137,7 @@ impl Nvidia {
     /// Opens device number `number`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no driver, no such device, or if one of them is too old.
+    /// [`Error::Usage`] if there is no driver or no such device, or if the driver or the device is too old.
     pub(super) fn open(number: usize) -> Result<Self> {
         Self::begin(find(number)?)
     }
@@ -176,9 +176,9 @@ impl Nvidia {
         Ok(new)
     }
 
-    /// Returns the key to store an answer under: `what`, and everything except the sources that the answer depends on.
-    /// These are the executable, the device, the driver, the compiler and the switched-off features. `None` if the
-    /// executable cannot be identified.
+    /// Returns the key under which an answer is stored. Except for the kernels' sources, it names everything that the
+    /// answer depends on: `what`, the executable, the device, the driver, the compiler and the switched-off features.
+    /// `None` if the executable cannot be identified.
     fn identity(&self, what: &str) -> Option<String> {
         let program = std::env::current_exe().ok()?.metadata().ok()?;
         let built = program.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -221,7 +221,8 @@ impl Nvidia {
             }
         };
         std::thread::scope(|scope| {
-            let (own, others) = pairs.split_first_mut().unwrap_or_else(|| unreachable!("there are some"));
+            let (own, others) =
+                pairs.split_first_mut().unwrap_or_else(|| unreachable!("`pairs` is not empty"));
             let fill = &fill;
             let begin = |pair| std::thread::Builder::new().spawn_scoped(scope, move || fill(pair)).ok();
             // If the system cannot start a thread, fewer threads copy.
@@ -304,7 +305,8 @@ impl Nvidia {
         Ok(function)
     }
 
-    /// Loads code: a complete cubin, from the compiler or from a file with its checksum, or PTX that ends with a NUL.
+    /// Loads code: either a complete cubin (from the compiler, or from a file with the correct checksum), or PTX that
+    /// ends with a NUL.
     fn load(module: &Module, code: &[u8]) -> Result<CUmodule> {
         let mut handle: CUmodule = ptr::null_mut();
         // SAFETY: the caller passes such code, and the context is current.

@@ -121,11 +121,11 @@ impl Nvrtc {
         }
         let looked = || {
             let names: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
-            format!("in the loader's path, {}", names.join(", "))
+            format!("in the loader's path and in {}", names.join(", "))
         };
         best.ok_or_else(|| {
             let found = match too_new.is_empty() {
-                true => format!("none, {}", looked()),
+                true => format!("none {}", looked()),
                 false => format!("only newer ones: {}", too_new.join(", ")),
             };
             Error::usage("there is no NVRTC, which compiles the kernels for this device")
@@ -247,7 +247,8 @@ impl Nvrtc {
         (size, fill): (Size, Fill),
     ) -> Result<(Vec<u8>, String)> {
         let of = |text: &str| {
-            CString::new(text).map_err(|_| Error::usage(format!("the source {} has a NUL", source.name)))
+            CString::new(text)
+                .map_err(|_| Error::usage(format!("the source {} contains a NUL byte", source.name)))
         };
         let (text, name) = (of(source.text)?, of(&format!("{}.cu", source.name))?);
         let (mut names, mut texts) = (Vec::new(), Vec::new());

@@ -56,7 +56,7 @@ impl Cuda {
         [sum, normed]: [Address; 2],
     ) -> Result<()> {
         let width = weight.len();
-        // The product that makes a or b may also make the sum; then only the norm is left.
+        // The product that computes a or b may also compute the sum. Then only the norm remains to be launched.
         if self.adds_to_last([a, b], rows * width, sum)? {
             return Norm { x: sum, weight: weight.at(), eps, width }.launch(self, rows, normed);
         }
@@ -72,7 +72,8 @@ impl Cuda {
         )
     }
 
-    /// If the last product makes a or b, makes it also add the other one and write the sum. Returns whether it will.
+    /// If the last product computes a or b, changes it so that it also adds the other buffer and writes the sum.
+    /// Returns whether the product was changed.
     fn adds_to_last(&self, [a, b]: [Address; 2], count: usize, sum: Address) -> Result<bool> {
         Ok(product::add_to_last(self, (b, count), a, sum)? || product::add_to_last(self, (a, count), b, sum)?)
     }
@@ -349,7 +350,8 @@ impl Backend for Cuda {
         let width = weight.len();
         x.holds(rows * width);
         out.holds(rows * width);
-        // If x is the sum that was queued last, as between two layers, both are fused, with the same bits.
+        // If x is the sum that was queued last, as between two layers, the sum and the norm are fused, with the same
+        // bits.
         let added = self.queue.withdraw(|last| match last {
             Fusable::Add { inputs, count, sum } if (count, sum) == (rows * width, x.at(0)) => Some(inputs),
             _ => None,

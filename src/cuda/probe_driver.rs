@@ -84,7 +84,7 @@ pub(super) struct Found {
 /// Finds device number `number`.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no driver, no such device, or if one of them is too old.
+/// [`Error::Usage`] if there is no driver or no such device, or if the driver or the device is too old.
 pub(super) fn find(number: usize) -> Result<Found> {
     let cpu = "run with --device cpu, or on a machine with an NVIDIA GPU";
     if !present() {
@@ -114,7 +114,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
         started
     };
     if started != CUresult::CUDA_SUCCESS {
-        return Err(no_device(format!("the driver's {}", word(started))));
+        return Err(no_device(format!("the driver's error {}", word(started))));
     }
     let version = u32::try_from(version).unwrap_or(0);
     let driver = (version / 1000, version % 1000 / 10);
@@ -122,8 +122,8 @@ pub(super) fn find(number: usize) -> Result<Found> {
     let number_of = c_int::try_from(number).ok().filter(|number| *number < count);
     let ordinal = number_of.ok_or_else(|| match count {
         0 => no_device("none".into()),
-        1 => no_device("one, cuda:0".into()),
-        _ => no_device(format!("{count}, cuda:0 to cuda:{}", count - 1)),
+        1 => no_device("only cuda:0".into()),
+        _ => no_device(format!("cuda:0 to cuda:{}", count - 1)),
     })?;
     let (mut device, mut name) = (0, [0_u8; 128]);
     // SAFETY: the ordinal is that of a device, and `name` has the stated size.

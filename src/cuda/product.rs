@@ -1,9 +1,10 @@
 //! Products with weights: their inputs, and the choice of the kernel.
 //!
-//! Few rows of activations, up to 16, are multiplied with each weight that is read. Many rows are multiplied in tiles,
-//! whose sums have another order. In bfloat16, tensor cores do both. The choice for a row depends on the tokens of its
-//! own span ([`PassRows::orders`]). Integer products are bit-exact with [`llama_trace_core::ops`] in both cases. For up
-//! to 16 rows their weights go through shared memory.
+//! If there are few rows of activations, up to 16, all of them are multiplied with each weight that is read. Many rows
+//! are multiplied in tiles, whose sums have another order. In bfloat16, tensor cores do both. The choice for a row
+//! depends on the number of tokens in its own span ([`PassRows::orders`]). Integer products are bit-exact with
+//! [`llama_trace_core::ops`] in both cases. For up to 16 rows, the weights of integer products go through shared
+//! memory.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -33,8 +34,8 @@ use tiles::{in_tiles, suited};
 /// Minimum number of tokens of a span whose rows are multiplied in tiles.
 const MANY: usize = 16;
 
-/// Maximum number of rows that share a read of the weights: for float weights; and for int8 and blocks, which are
-/// dequantised in larger units or multiplied as integers.
+/// Maximum number of rows that share a read of the weights. `FEW`: for float weights. `FEW_OF_BLOCKS`: for int8 and
+/// blocks, which are dequantised in larger units or multiplied as integers.
 const FEW: usize = 16;
 const FEW_OF_BLOCKS: usize = 8;
 
@@ -42,8 +43,8 @@ const FEW_OF_BLOCKS: usize = 8;
 pub(super) const MOST_PRODUCTS: usize = 3;
 pub(super) const PRODUCT_WORDS: usize = 7;
 
-/// Products of one row that compute the norm of their input themselves. Arguments: `struct Products`, `struct Norm`,
-/// tiles, and `struct Turns`, which describes RoPE and caching of the results ([`super::rope`]).
+/// The kernel for products of one row that computes the norm of their input itself. Arguments: `struct Products`,
+/// `struct Norm`, tiles, and `struct Turns`, which describes RoPE and caching of the results ([`super::rope`]).
 const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
 
 /// The words of `struct Turns`.
@@ -66,26 +67,26 @@ pub struct Input {
     runs: Vec<Run>,
     /// The rows in int8, for integer products.
     whole: Mutex<Whole>,
-    /// The same in the packed layout of the tensor cores, for many rows.
+    /// The int8 rows in the packed layout of the tensor cores, for many rows.
     packed: Mutex<integer::Packed>,
     /// The rows in bfloat16, for products by tensor cores.
     narrow: Mutex<Narrow>,
 }
 
 /// Activations in int8. They are written for the first product that needs them, or for recording. If the launch that
-/// makes the activations is still in the queue, it writes them too; otherwise a separate kernel does. A product may
-/// also quantise one row itself.
+/// computes the activations is still in the queue, it also writes them in int8. Otherwise a separate kernel does. A
+/// product may also quantise one row itself.
 #[derive(Default)]
 struct Whole {
     /// The values (rows, width) and the scales (rows, groups). The first pair is written by a norm or a separate
-    /// kernel. The second is written by a gate, which may read the first.
+    /// kernel. The second pair is written by a gate, which may read the first pair.
     places: [[Growing; 2]; 2],
     /// The index of the pair that was written.
     there: Option<usize>,
 }
 
 impl Whole {
-    /// Returns the memory for `rows` rows.
+    /// Returns the addresses of the values and of the scales for `rows` rows in pair `place`.
     fn room(
         &mut self,
         cuda: &Cuda,
@@ -100,14 +101,14 @@ impl Whole {
 }
 
 /// Activations in bfloat16, which represents all of their values. They are written for the first product that needs
-/// them. If the launch that makes the activations is still in the queue, it writes them. In that case nothing has
-/// recorded them, and float32 is left out. So a buffer must be prepared exactly once after each write.
+/// them. If the launch that computes the activations is still in the queue, it writes only the bfloat16 values: nothing
+/// has recorded them, so float32 is left out. A buffer must therefore be prepared exactly once after each write.
 #[derive(Default)]
 struct Narrow {
-    /// Memory for each buffer that was read. It is the same in every pass. It is not shared, because the launch that
-    /// writes some activations may read others.
+    /// Memory for each buffer that was read, the same in every pass. Buffers do not share memory, because the launch
+    /// that writes some activations may read others.
     places: Vec<(Weak<Memory>, Growing)>,
-    /// Whether they are written.
+    /// Whether the bfloat16 values are written.
     there: bool,
     /// Whether the float32 values were left out.
     alone: bool,
@@ -116,7 +117,7 @@ struct Narrow {
 }
 
 impl Narrow {
-    /// Queues the pending norm with the result at `x`, because no product computes it.
+    /// Queues the pending norm, if there is one, with the result at `x`. Called if no product computes the norm itself.
     fn make_norm(&mut self, cuda: &Cuda, x: &Memory) -> Result<()> {
         self.normed.take().map_or(Ok(()), |norm| norm.launch(cuda, 1, x.at()))
     }
@@ -292,7 +293,7 @@ impl Input {
     }
 }
 
-/// Queues the conversion of `count` values to the other number type, by the kernel `name`.
+/// Queues the conversion of `count` values between float32 and bfloat16, by the kernel `name`.
 fn convert(cuda: &Cuda, name: &'static str, from: Address, count: usize, to: Address) -> Result<()> {
     let kernel = Kernel { file: "elementwise", name, weight: None };
     let arguments = Arguments::new().address(from).long(count).address(to);
@@ -323,7 +324,7 @@ fn matvec_file(rows: usize) -> &'static str {
 /// Computes products of one input.
 pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result<()> {
     for product in products {
-        assert_eq!(x.width, product.matrix.inputs(), "the product's sides have one length");
+        assert_eq!(x.width, product.matrix.inputs(), "the rows of x and of the matrix have the same length");
         product.out.holds(x.rows * product.matrix.outputs());
     }
     // Products of matrices of one kind share a launch.
@@ -340,7 +341,7 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result
     Ok(())
 }
 
-/// Multiplies `run` of the rows in float32 or bfloat16.
+/// Multiplies the rows in `run` with the products' matrices, in float32 or bfloat16.
 fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()> {
     let dtype = products[0].matrix.dtype();
     let at = |first: usize, size: usize| (first * x.width * size) as u64;
@@ -426,8 +427,8 @@ fn by_blocks_that_stay(
     cuda.kernels.launch(kernel, (tiles.min(room), 1), 256, shared, arguments)
 }
 
-/// Makes the last product add `to` to its result and write the sum. Possible if its launch is still in the queue, its
-/// result is these `count` values at `out`, and the kernel supports it. Returns whether the launch was changed.
+/// Makes the last product add `to` to its result and write the sum. Possible if the product's launch is still in the
+/// queue, its result is the `count` values at `out`, and its kernel can add. Returns whether the launch was changed.
 pub(super) fn add_to_last(
     cuda: &Cuda,
     (out, count): (Address, usize),
@@ -447,7 +448,8 @@ pub(super) fn add_to_last(
     }))
 }
 
-/// For a kernel with one product that can add a buffer to it: its number of rows, and the first word of `struct Added`.
+/// For a kernel with one product that can add a buffer to the result: its number of rows, and the index of the first
+/// word of `struct Added`.
 fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
     match kernel.file {
@@ -509,8 +511,8 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
     })
 }
 
-/// Computes gate, its SiLU, up and their product in one kernel, if it supports these matrices and rows. Returns whether
-/// it supports them.
+/// Computes gate, its SiLU, up and their product in one kernel, if there is one for these matrices and rows. Returns
+/// whether there is.
 pub(super) fn gated(
     cuda: &Cuda,
     x: &Input,
@@ -623,7 +625,7 @@ fn words(products: &[Asked<'_>], first: usize) -> [u64; MOST_PRODUCTS * PRODUCT_
     words
 }
 
-/// The number of blocks with `outputs` outputs each.
+/// The number of thread blocks if each computes `outputs` outputs.
 fn blocks(products: &[Asked<'_>], outputs: usize) -> usize {
     products.iter().map(|product| product.matrix.outputs().div_ceil(outputs)).sum()
 }

@@ -1,5 +1,5 @@
 //! The self-test of a device. Before a model runs, one kernel of each kind computes a few numbers, which are compared
-//! with the CPU's. An untested device then reports an error instead of wrong results.
+//! with the CPU's. Wrong numbers are reported as an error.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,22 +41,23 @@ impl Uses {
     }
 }
 
-/// `INPUTS`: inputs of the products, whole blocks of every number type. `OUTPUTS`: their outputs, with a partial tile
-/// at the end. `HIDDEN`: outputs of the gate. `LONG`: inputs of a product with long rows.
+/// `INPUTS`: inputs of a product, whole blocks of every number type. `OUTPUTS`: outputs of a product, with a partial
+/// tile at the end. `HIDDEN`: outputs of the gate. `LONG`: inputs of a product with long rows.
 const INPUTS: usize = 256;
 const OUTPUTS: usize = 40;
 const HIDDEN: usize = 512;
 const LONG: usize = 4096;
 
-/// Numbers of tokens with kernels of their own.
+/// Numbers of tokens for which there are separate kernels.
 const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
 
-/// Keys times heads. From this number on, heads that share keys are computed together, unless there are only two heads.
+/// Heads that share keys are computed together if the number of keys times the number of heads is at least this. Two
+/// heads are never computed together.
 const KEYS_OF_HEADS: usize = 1 << 14;
 
-/// The name of attention over several tokens.
+/// The description of attention over several tokens ([`KernelResult::what`]).
 const MANY_TOKENS: &str = "compute attention for many tokens";
 
 /// The tolerance of a result with another order of summation: the relative L2 distance.
@@ -73,8 +74,8 @@ struct KernelResult {
     values: Vec<f32>,
 }
 
-/// Values that every number type represents, and whose sums of products here are exact in any order. Only the last
-/// rounding to bfloat16 changes them, which is the same everywhere.
+/// Values that every number type represents exactly. In the self-test, sums of products of these values are exact in
+/// any order. Only the final rounding to bfloat16 changes a sum, and it is the same on every device.
 fn exact(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 127 / 32) as f32 - 2.0).collect()
 }
@@ -132,7 +133,7 @@ fn input(backend: &dyn Backend, tokens: usize, inputs: usize) -> Result<Input> {
     Ok(input)
 }
 
-/// Computes the gated half of a feed-forward network for `count` values: hidden.
+/// Computes silu(gate) · up of a feed-forward network. Returns hidden, `count` values.
 fn gated(backend: &dyn Backend, input: &Input, [gate, up]: [&Matrix; 2], count: usize) -> Result<Buffer> {
     let mut outs =
         [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
@@ -162,11 +163,12 @@ fn gate_to(
 /// memory.
 const OF_TILES: [usize; 3] = [70, 264, 328];
 
-/// The size of the vocabulary, and the likeliest tokens. They are far apart, so they lie in several blocks.
+/// The size of the vocabulary, and the likeliest tokens. These tokens are far apart, so several thread blocks have
+/// them.
 const VOCAB: usize = 3001;
 const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 
-/// The token that is likelier than the others at temperature 0.
+/// The likeliest token in the test of temperature 0.
 const GREEDY: usize = LIKELIEST[2];
 
 /// Returns the results of each kind of kernel.
@@ -211,7 +213,7 @@ fn made(backend: &dyn Backend, uses: &Uses) -> Result<Vec<KernelResult>> {
         add("gate many rows", bound, values(backend, &hidden, count)?);
 
         // A chain without recording, as in a layer: a norm, the gate, a product, the norm of its sum with the residual,
-        // and a product. It runs twice, because an allocation sends the queue. In the second run all memory is
+        // and a product. It runs twice, because an allocation sends the queue. In the second run, no memory has to be
         // allocated.
         let down = matrix(INPUTS, HIDDEN, 9)?;
         let (of_pass, mut first, mut second) = (pass(backend, 0, MANY)?, backend.input(), backend.input());
@@ -237,8 +239,8 @@ fn made(backend: &dyn Backend, uses: &Uses) -> Result<Vec<KernelResult>> {
         add("chain the operations of a layer", bound, made.concat());
     }
 
-    // A prompt, then one token, which each head computes on its own; then one token with so many keys that heads are
-    // computed together.
+    // A prompt, then one token, which each head computes on its own; then one token with so many keys that its heads
+    // are computed together.
     let AttentionShape { heads, kv_heads, head_dim, .. } = uses.heads;
     let (width, of_keys, tokens) = (heads * head_dim, kv_heads * head_dim, 70);
     let many = (KEYS_OF_HEADS / heads).max(tokens + 2);
@@ -289,8 +291,8 @@ fn compare(found: &KernelResult, expected: &[f32]) -> Result<()> {
     ))
 }
 
-/// Compares the device's results with the CPU's, unless this very executable has passed this self-test before. If the
-/// self-test has just excluded the faster kernels, returns the reason.
+/// Compares the device's results with the CPU's, unless this executable has passed the self-test before. If this
+/// self-test has excluded the faster kernels, returns the reason.
 ///
 /// # Errors
 /// If a kernel does not compile or run, or if its results differ.
@@ -314,10 +316,11 @@ pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<Option<Error>> {
     Ok(why_not)
 }
 
-/// Runs the self-test. Returns whether the optional faster kernels are there and right: warpgroups in bfloat16, weights
-/// through shared memory in integers. If they are not right, also returns their error. All other kernels are right.
+/// Runs the self-test. Returns whether the optional faster kernels exist and have passed: warpgroups in bfloat16,
+/// weights through shared memory in integers. If they have failed, also returns their error. All other kernels have
+/// passed.
 fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
-    // Sums that are exact in every number type.
+    // Numbers whose sums are exact in every number type.
     let numbers = [1.0_f32, -2.5, 96.0, 0.125];
     let (x, mut sum) = (buffer(cuda, &numbers)?, cuda.buffer(numbers.len())?);
     cuda.add(&x, &x, numbers.len(), &mut sum)?;
@@ -357,8 +360,8 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     if !has_tiles(cuda) {
         return Ok(whether(of_streams));
     }
-    // The sizes above choose one kind of tiles; other sizes choose others. Tiles of warpgroups are faster, and
-    // optional. A device that they break also fails at the tiles after them.
+    // The sizes above choose one kind of tiles; here every kind is tested. The tiles of warpgroups are faster, and
+    // optional. If they break the device, the later tiles fail too.
     let expected = of_tiles(&cpu, |input, matrices, out| {
         cpu.matmul(input, &matrices[0], None, out)?;
         gated(&cpu, input, matrices.each_ref(), OF_TILES[0] * OF_TILES[1])
@@ -381,7 +384,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     }
 }
 
-/// For optional kernels: whether they are there and passed the self-test, and otherwise their error.
+/// For optional kernels: whether they exist and have passed the self-test; and their error, if they have failed it.
 fn whether(proved: Option<Result<()>>) -> (bool, Option<Error>) {
     (matches!(proved, Some(Ok(()))), proved.and_then(Result::err))
 }
@@ -411,13 +414,14 @@ pub(super) fn run(cuda: &Cuda, uses: &Uses) {
 /// The heads of a layer whose products go through shared memory.
 const OF_STREAMS: AttentionShape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 16, window: None };
 
-/// Values between the norms of such a layer, and two widths. The second width is more than one piece.
+/// The number of hidden values of such a layer, and two widths. The second width is more than one piece.
 fn sizes_of_streams(dtype: Dtype) -> (usize, [usize; 2]) {
     if dtype.block() > 32 { (256, [256, 1280]) } else { (96, [64, 1120]) }
 }
 
-/// Computes a layer without attention for `rows` rows of `width` values, each in its own text. Nothing is recorded, so
-/// kernels are fused as in a model's run. Returns queries, keys, values, hidden, and the residual after it.
+/// Computes a layer without attention for `rows` rows of `width` values, each row in its own sequence. Nothing is
+/// recorded, so kernels are fused as in a model's run. Returns queries, keys, values, hidden, and the residual after
+/// the feed-forward network.
 fn layer(backend: &dyn Backend, dtype: Dtype, rows: usize, width: usize) -> Result<Vec<f32>> {
     let (shape, (hidden, _)) = (OF_STREAMS, sizes_of_streams(dtype));
     let group = backend.precision().group().unwrap_or(DEFAULT_GROUP);
@@ -487,7 +491,7 @@ fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
         for width in sizes_of_streams(dtype).1 {
             for rows in [1, 3, 16] {
                 let (values, expected) = (layer(cuda, dtype, rows, width)?, layer(cpu, dtype, rows, width)?);
-                compare(&KernelResult { what: "multiply whole numbers", bound: 0.0, values }, &expected)?;
+                compare(&KernelResult { what: "multiply integers", bound: 0.0, values }, &expected)?;
             }
         }
     }
@@ -499,14 +503,14 @@ fn has_streams(cuda: &Cuda) -> bool {
     cuda.precision.group().is_some() && cuda.queue.device().streams()
 }
 
-/// Whether it multiplies in tiles of bfloat16.
+/// Whether the device multiplies in tiles of bfloat16.
 fn has_tiles(cuda: &Cuda) -> bool {
     cuda.precision == Precision::Bf16
 }
 
-/// Returns the tokens that the device draws. Four of the logits are the largest, all equal, and two come next. Top-k
-/// cuts off after these six, and top-p after the four. So each of the four has a quarter of the probability, in the
-/// order of ids. At temperature 0 one of the four is larger.
+/// Returns the tokens that the device draws. Four logits are equal, and larger than all others. Two come next. Top-k
+/// keeps these six, and top-p keeps the four. So each of the four has a quarter of the probability, in the order of
+/// ids. For temperature 0, one of the four logits is larger.
 fn drawn(cuda: &Cuda) -> Result<Vec<Drawn>> {
     let mut logits: Vec<f32> = any(VOCAB, 11);
     LIKELIEST.into_iter().for_each(|id| logits[id] = 4.0);
@@ -532,9 +536,9 @@ fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " of NaN" } else { "" });
+    let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " (from NaN)" } else { "" });
     let words = |drawn: &[Drawn]| drawn.iter().map(word).collect::<Vec<_>>().join(", ");
-    let why = format!("tokens {}, not {}", words(found), words(&expected));
+    let why = format!("tokens {}; the CPU draws {}", words(found), words(&expected));
     Err(failed("draw tokens as the CPU does", why))
 }
 
@@ -615,7 +619,7 @@ mod tests {
         }
     }
 
-    /// A device that is lost in warpgroup products is lost for the kernels after them too.
+    /// A device that is lost in warpgroup products is also lost for the later kernels.
     #[test]
     fn who_loses_the_device_to_the_products_of_four_warps_is_told_how_to_leave_them_out() {
         let Some((cuda, log)) = Cuda::logged(1 << 30) else { return };
@@ -630,8 +634,8 @@ mod tests {
             let error = prove(&cuda, &uses(vec![Dtype::BF16])).unwrap_err();
             error.to_string().contains("LLAMA_TRACE_CUDA_WITHOUT=wgmma")
         };
-        // The last launches are those of single warps, right after those of warpgroups. If the device is lost earlier,
-        // the message does not name warpgroups.
+        // The last launches use single warps; the launches just before them use warpgroups. If the device is lost
+        // earlier, the message does not name warpgroups.
         assert!(!told(all - 1) && !told(3), "of {all}");
         assert!((all - 12..all - 1).any(told), "of {all}");
     }
@@ -653,7 +657,7 @@ mod tests {
         assert_eq!(cuda.kernel_name(), "sm_90a");
         cuda.warpgroups.store(false, Relaxed);
         assert!(!launches(bf16, vec![Dtype::BF16]));
-        assert_eq!(cuda.kernel_name(), "sm_90a", "that groups of four warps were proved too");
+        assert_eq!(cuda.kernel_name(), "sm_90a", "warpgroups have passed too");
     }
 
     /// The PTX interpreter needs no compiler.
@@ -676,7 +680,7 @@ mod tests {
         assert!(proved == faster && why_not.is_none(), "{precision:?} {weights:?}: {why_not:?}");
     }
 
-    /// With so many heads, a few keys for each head are many keys in all.
+    /// With so many heads, a few keys already reach the limit of keys times heads.
     #[test]
     fn a_model_of_many_heads_for_one_of_keys_is_proved_too() {
         let heads = AttentionShape { heads: 256, kv_heads: 1, head_dim: 8, window: None };
@@ -695,7 +699,7 @@ mod tests {
             let why_not = prove().map(|why| why.to_string()).unwrap_or_default();
             assert!(why_not.contains("CUDA_ERROR_INVALID_VALUE"), "{why_not}");
             assert!(!cuda.streams.load(Relaxed) && !cuda.warpgroups.load(Relaxed));
-            assert!(prove().is_none(), "what is remembered is not told again");
+            assert!(prove().is_none(), "a remembered failure is not reported again");
         }
     }
 }

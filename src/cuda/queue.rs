@@ -1,11 +1,11 @@
 //! The device's work, in the order of the calls.
 //!
 //! Launches wait in the queue until another kind of request: a copy, freed memory, an event, the end of a pass. Then
-//! all of them go to the device together. If the same launches, to the last argument, were sent before, the device
-//! captures them as a graph and launches that. A decode pass then costs one driver call, and the caller need not know
-//! that it equals the pass before. What differs from pass to pass (ids, positions, random numbers) is in the device's
-//! memory. Consecutive launches of one kernel for several sequences are joined into one. A graph is never out of date:
-//! if its buffers were freed, no new launches are equal to its own.
+//! all of them go to the device together. If the same launches with the same arguments were sent before, the device
+//! captures them as a graph and launches the graph. A decode pass then costs one driver call, and the caller need not
+//! know that it equals the previous pass. Ids, positions and random numbers differ from pass to pass, so they are not
+//! arguments: they are in the device's memory. Consecutive launches of one kernel for several sequences are joined into
+//! one. A graph is never out of date: it is launched only for launches with the same addresses and arguments.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,15 +19,15 @@ use llama_trace_core::stop::Stop;
 pub(super) enum Change {
     /// The launch was changed.
     Did,
-    /// The launch was not changed, but an earlier one may be: this one neither reads nor writes what that change would
-    /// affect.
+    /// The launch was not changed, but an earlier launch may be. This launch neither reads nor writes the memory that
+    /// the change would affect.
     AskBefore,
     /// No launch is changed.
     Cannot,
 }
 
-/// What a launch computes, if a later operation can compute it as part of its own launch. The later operation withdraws
-/// the launch while it is the last in the queue.
+/// The computation of a launch, if a later operation can do it in its own launch. The later operation can withdraw this
+/// launch as long as it is the last one in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fusable {
     /// The norm of one row, written to `out`.
@@ -41,8 +41,8 @@ pub(super) enum Fusable {
 /// Minimum number of launches that are worth a graph.
 const MIN_GRAPH: usize = 8;
 
-/// Maximum number of graphs that are kept. In a model with an odd number of layers, the buffers swap in every pass. The
-/// texts of a batch may swap too. Each arrangement has its own graph.
+/// Maximum number of graphs that are kept. In a model with an odd number of layers, two buffers have changed places
+/// after every pass. The texts of a batch may change places too. Each arrangement has its own graph.
 const GRAPHS: usize = 8;
 
 /// Maximum number of launches in the queue.
@@ -52,7 +52,7 @@ const MOST_WAITING: usize = 1 << 12;
 struct Seen {
     launches: Vec<Launch>,
     graph: Option<Graph>,
-    /// Whether the device cannot capture them: the driver may be too old for a feature of a launch.
+    /// Whether the device cannot capture the launches: the driver may be too old for a feature of a launch.
     refused: bool,
 }
 
@@ -61,11 +61,11 @@ struct State {
     waiting: Vec<Launch>,
     /// Describes the last launch of `waiting`, if it can be withdrawn.
     fusable: Option<Fusable>,
-    /// The most recently used is last.
+    /// Launches that were sent before, the most recently sent last.
     seen: Vec<Seen>,
     /// How often a graph was launched.
     repeated: usize,
-    /// An error of launches whose call could not return it.
+    /// A deferred error: the call that sent the launches could not return it.
     failed: Option<Error>,
 }
 
@@ -84,20 +84,20 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device, for requests that need no order: new memory, loading of kernels.
+    /// The device, for requests whose order does not matter: new memory, loading of kernels.
     pub(super) fn device(&self) -> &dyn Driver {
         &*self.driver
     }
 
-    /// Calls the device after all earlier work was sent. The lock excludes other callers: the capture of a pass must
-    /// contain only that pass's launches.
+    /// Calls the device after all earlier work was sent. The lock excludes other callers, because the capture of a pass
+    /// must contain only the launches of this pass.
     pub(super) fn ask<T>(&self, ask: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
         let mut state = self.state();
         self.send(&mut state)?;
         ask(&*self.driver)
     }
 
-    /// The same for calls that return no error. A deferred error is returned by the next call.
+    /// [`Queue::ask`] for calls that return no error. A deferred error is returned by the next call.
     pub(super) fn ask_anyway<T>(&self, ask: impl FnOnce(&dyn Driver) -> T) -> T {
         let mut state = self.state();
         if let Err(error) = self.send(&mut state) {
@@ -114,7 +114,7 @@ impl Queue {
         if state.waiting.len() < MOST_WAITING { Ok(()) } else { self.send(&mut state) }
     }
 
-    /// Adds a launch, joined to the one before it if they are alike: see [`Launch::join`].
+    /// Adds a launch. If it is like the last launch, joins the two: see [`Launch::join`].
     pub(super) fn launch_together(&self, launch: Launch, words: usize) -> Result<()> {
         if self.state().waiting.last_mut().is_some_and(|last| last.join(&launch, words)) {
             return Ok(());
@@ -132,8 +132,8 @@ impl Queue {
         Some(withdrawn)
     }
 
-    /// Offers the launches in the queue to `change`, the last first, until `change` has changed one or says to stop.
-    /// Returns whether one was changed.
+    /// Offers the launches in the queue to `change`, the last first, until `change` has changed a launch or says to
+    /// stop. Returns whether a launch was changed.
     pub(super) fn change_recent(&self, mut change: impl FnMut(&mut Launch) -> Change) -> bool {
         let mut state = self.state();
         let mut changes = state.waiting.iter_mut().rev().map(&mut change);

@@ -1,7 +1,7 @@
 //! RoPE and the cache. One launch rotates the queries and the keys. If the pass has one span, this launch also caches
-//! keys and values. Each of these calls adds its work to the launch that is still in the queue. For one token, the
-//! launch of the products that compute queries, keys and values does this work, if it can. If an intermediate value is
-//! recorded, each step has its own launch. The bits are the same.
+//! keys and values. Each call for a further tensor adds its work to this launch while it is still in the queue. For one
+//! token, the launch of the products that compute queries, keys and values does this work, if it can. If an
+//! intermediate value is recorded, each step has its own launch. The bits are the same.
 
 use super::Cuda;
 use super::driver::{Address, Arguments, Launch, pair};
@@ -13,8 +13,8 @@ use llama_trace_core::error::Result;
 
 const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
 
-/// Threads of a block, and the maximum number of pairs of a thread. With [`MANY`] rows or more, a thread takes that
-/// many pairs. With fewer rows, it takes one, which has less latency.
+/// Threads of a block, and the maximum number of pairs of a thread. With [`MANY`] rows or more, a thread takes up to
+/// this maximum. With fewer rows, it takes one pair, which has less latency.
 const THREADS: u32 = 128;
 const PAIRS: usize = 4;
 const MANY: usize = 16;
@@ -58,7 +58,7 @@ fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
     true
 }
 
-/// Rotates `turned` with the tables at `cos` and `sin`: `rows` rows of heads, each with `head_dim` values.
+/// Rotates `turned` by the cosines and sines at `tables`: `rows` rows of heads, each with `head_dim` values.
 pub(super) fn rotate(
     cuda: &Cuda,
     turned: Turned,
@@ -90,8 +90,8 @@ pub(super) fn rotate(
 }
 
 /// Makes the last launch also cache the rows (rows, width) at `x`. The pass must have only one span. This is possible
-/// if the launch is still in the queue and rotates these rows or already caches their keys. Otherwise launches nothing.
-/// Returns whether the launch was changed.
+/// if the launch is still in the queue, and either rotates these rows (keys) or already caches the keys that belong to
+/// them (values). Otherwise nothing is launched. Returns whether the launch was changed.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
     if rows == 1 && cache_products(cuda, x, width, to) {
         return Ok(true);
@@ -135,8 +135,8 @@ fn of_products(kernel: Kernel, launch: &mut Launch) -> Option<(&[u64], &mut [u64
     Some((&before[..MOST_PRODUCTS * PRODUCT_WORDS], turns))
 }
 
-/// For a launch of products that does not compute the wanted tensor: an earlier launch may still be changed to write to
-/// `written`, if this launch does not use that address.
+/// Says whether an earlier launch may be changed, after it was found that `launch` does not compute the wanted tensor.
+/// The earlier launch would write to `written`, so `launch` must not use this address.
 fn not_of(launch: &Launch, written: Address) -> Change {
     if launch.arguments.all().contains(&written) { Change::Cannot } else { Change::AskBefore }
 }

@@ -31,8 +31,8 @@ impl Store {
         Self { folder: cache.map(|cache| cache.join("llama-trace/kernels")) }
     }
 
-    /// Returns the code of the kernel `kernel` of `source` for `architecture` by the compiler of version `compiler`.
-    /// Reads it from the folder. If it is not there, calls `compile` and stores the result.
+    /// Returns the machine code of `kernel` in `source` for `architecture`, compiled by version `compiler` of the
+    /// compiler. Reads it from the folder. If it is not there, calls `compile` and stores the result.
     ///
     /// # Errors
     /// The errors of `compile`.

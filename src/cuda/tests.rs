@@ -1,4 +1,4 @@
-//! Every operation against the CPU's, on odd shapes. The kernels run in the CPU emulation.
+//! Compares every operation with the CPU's, on odd shapes. The kernels run in the CPU emulation.
 
 mod attention;
 mod launches;
@@ -48,7 +48,7 @@ fn tensor(dtype: Dtype, outputs: usize, inputs: usize, seed: u32) -> Tensor {
     Tensor::new(dtype, shape, Bytes::owned(bytes)).unwrap()
 }
 
-/// The same in int8, with a scale for each `group` values.
+/// A tensor of these values in int8, with a scale for each `group` values.
 fn int8(values: &[f32], shape: Vec<usize>, group: usize) -> Tensor {
     let (mut quantised, mut scales) = (vec![0; values.len()], vec![[0; 4]; values.len().div_ceil(group)]);
     llama_trace_core::ops::quantize::quantize_weights(values, group, &mut quantised, &mut scales);
@@ -117,7 +117,7 @@ trait Operate {
     fn on(&self, backend: &dyn Backend) -> Vec<f32>;
 }
 
-/// Checks that both give the same bits, in float32 and in bfloat16.
+/// Checks that the device and the CPU give the same bits, in float32 and in bfloat16.
 fn same_bits(what: &str, operation: &impl Operate) {
     for precision in [Precision::F32, Precision::Bf16] {
         let Some((cuda, cpu)) = both(precision) else { return };
@@ -167,7 +167,7 @@ impl Operate for Norm {
         assert_eq!((made[0].0, made[1].0), (0, 1));
         let shown = [made[0].1.clone(), made[1].1.clone()].concat();
         let written = [values(backend, &sum, rows * width), values(backend, &normed, rows * width)].concat();
-        assert_eq!(bits(&shown), bits(&written), "what is shown is what is written");
+        assert_eq!(bits(&shown), bits(&written), "the recorded values are those of the buffer");
         [values(backend, &alone, rows * width), written].concat()
     }
 }
@@ -233,7 +233,7 @@ fn a_norm_of_the_sum_before_it_goes_with_that_and_has_the_same_bits() {
             let [a, b] = [51, 52].map(|seed| filled(&cuda, &noise(rows * width, seed)));
             let weight = cuda.vector(&vector(width, 53)).unwrap();
             let buffer = || cuda.buffer(rows * width).unwrap();
-            // With a wait between the two, and without.
+            // With a wait between the sum and the norm, and without.
             let run = |seen: bool| {
                 let (mut sum, mut normed, mut other) = (buffer(), buffer(), buffer());
                 cuda.sync().unwrap();
@@ -277,7 +277,7 @@ impl Operate for Rope {
     fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(pairing, heads, head_dim) = *self;
         let (rows, pairs) = (4, head_dim / 2);
-        // The tables are the same on both, although their sines may differ.
+        // Both backends get the same tables, because their own sines may differ.
         let (cos, sin) = (filled(backend, &noise(rows * pairs, 7)), filled(backend, &noise(rows * pairs, 8)));
         // Several launches before the first read, with more heads and fewer.
         let outs = [heads, 1, heads + 3].map(|heads| {
@@ -458,7 +458,7 @@ fn memory_that_is_not_there_is_an_error_with_its_size_and_what_was_made_stays() 
     assert!(cuda.free_memory() > free);
 }
 
-/// An event and freed memory send the queue, and cannot return its error.
+/// An event and freed memory send the queue, but cannot return an error of the launches.
 #[test]
 fn launches_that_go_wrong_where_nobody_is_told_are_told_whoever_asks_next() {
     let launch = |cuda: &Cuda| {
@@ -471,7 +471,7 @@ fn launches_that_go_wrong_where_nobody_is_told_are_told_whoever_asks_next() {
     let read = |out: &Buffer| cuda.read(out, 0..8, &mut |_| Ok(()));
     // The other memory was freed.
     assert!(read(&out).unwrap_err().to_string().contains("cannot run a kernel"));
-    assert!(read(&out).is_ok(), "it is told once");
+    assert!(read(&out).is_ok(), "the error is returned once");
     let (kept, out) = launch(&cuda);
     drop(cuda.mark());
     drop(kept);
@@ -500,7 +500,7 @@ fn launches_that_come_again_are_repeated_and_others_are_not() {
     assert_eq!(run(7, false), (6.0, 1), "other arguments");
     assert_eq!(run(8, false), (6.0, 2));
     assert_eq!(run(7, false), (6.0, 3));
-    // New values are only in memory.
+    // New values in memory do not change the launches, so the graph is launched again.
     memory::own(&a).memory.write(0, bytemuck::cast_slice(&[5.0_f32; 8])).unwrap();
     let mut again = |count| {
         for _ in 0..10 {

@@ -22,7 +22,7 @@ thread_local! {
     static IS_IT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns whether the current thread is the cleanup thread, at work.
+/// Returns whether the current thread is the cleanup thread and has been woken.
 pub(super) fn is_it() -> bool {
     IS_IT.get()
 }

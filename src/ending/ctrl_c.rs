@@ -11,8 +11,8 @@ use signal_hook::consts::SIGINT;
 use super::{ASKED, INTERRUPTED, stop};
 use llama_trace_core::error::Error;
 
-/// Interval at which the thread looks for a Ctrl-C. A handler could not ask the work to stop itself: it may run while
-/// any lock is held.
+/// Interval at which the thread looks for a Ctrl-C. A signal handler must not ask the work to stop, because it may run
+/// while any lock is held.
 const LOOK: Duration = Duration::from_millis(20);
 /// The time that work has to stop by itself.
 const GRACE: Duration = Duration::from_millis(300);

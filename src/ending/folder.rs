@@ -1,5 +1,5 @@
-//! A folder by its open handle, entered without following links. Other processes may write to it too. An operation on a
-//! name always acts in this folder, even if the path meanwhile leads to another one.
+//! A folder, held as an open handle. Links are not followed when a folder is entered. Other processes may write to it
+//! too. An operation on a name always acts in this folder, even if the path meanwhile leads to another one.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
@@ -125,7 +125,7 @@ mod unix {
         /// The folder `name` in this one; none if nothing is there.
         ///
         /// # Errors
-        /// If it is a link or no folder.
+        /// If it is a link, or not a folder.
         pub fn enter(&self, name: &str) -> Result<Option<Self>> {
             match fs::openat(&self.0, name, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
                 Ok(folder) => Ok(Some(Self(folder))),
@@ -233,7 +233,7 @@ mod paths {
         /// The folder `name` in this one; none if nothing is there.
         ///
         /// # Errors
-        /// If it is a link or no folder.
+        /// If it is a link, or not a folder.
         pub fn enter(&self, name: &str) -> Result<Option<Self>> {
             match self.kind_here(name)? {
                 None => Ok(None),

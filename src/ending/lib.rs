@@ -10,7 +10,7 @@
 //! | failed allocation | [`memory`] |
 //! | SIGABRT, SIGSEGV, SIGILL, SIGFPE | restores the terminal, then the default action |
 //!
-//! Windows has only Ctrl-C of these. A mapped file cannot be shortened there, and a failed allocation or a crash ends the
+//! Windows has only Ctrl-C of these. A mapped file cannot be shortened there. A failed allocation or a crash ends the
 //! process at once.
 //!
 //! A process has one terminal, so this state is global. [`replace`] writes an output directory so that the end of the
@@ -160,8 +160,8 @@ fn claim() -> bool {
     !CLAIMED.swap(true, Ordering::SeqCst)
 }
 
-/// Runs `tell`, which prints the last message. If a signal's ending has claimed it already, this does not return: the
-/// process ends with the signal's message.
+/// Runs `tell`, which prints the last message. If the message of a signal has been claimed already, this does not
+/// return: the process ends with that message.
 pub fn say(tell: impl FnOnce()) {
     if claim() {
         return tell();

@@ -29,8 +29,8 @@ const MAX_MANIFEST: u64 = 1 << 30;
 /// The name of the file that lists an export's files. It is moved last, so the export is complete if it is there.
 pub const MANIFEST: &str = "manifest.json";
 
-/// Reads a manifest: the names of the files that it lists, without its own. The error says what the text is instead of
-/// a manifest.
+/// Reads a manifest. Returns the names of the files that it lists, without the manifest's own name, or a description of
+/// a text that is not a manifest.
 pub type ReadManifest = fn(&[u8]) -> std::result::Result<BTreeSet<String>, String>;
 
 /// An output directory that can be written.
@@ -127,7 +127,7 @@ impl Target {
             Ok(_) => "something else than a directory".into(),
             Err(error) => error.to_string(),
         };
-        Err(Error::output("the directory above --out cannot be used")
+        Err(Error::output("the parent directory of --out cannot be used")
             .in_file(self.parent())
             .expected("a directory")
             .found(found)

@@ -125,7 +125,8 @@ impl Drop for Scratch {
         if self.kept {
             return;
         }
-        // If a signal ends the process, the folders that were removed are no longer in the list.
+        // If the process is ending, its cleanup may already have removed this folder. The list then does not contain
+        // it.
         let found = there().iter().find(|there| there.folder == self.folder).map(There::lock);
         // The next run removes what cannot be removed now.
         if let Some(lock) = found {

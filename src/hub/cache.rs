@@ -1,7 +1,7 @@
 //! The cache folder, shared with Python's huggingface_hub and in its layout:
 //!
 //! ```text
-//! models--org--name/refs/main                      the commit that the branch was at
+//! models--org--name/refs/main                      the last known commit of the branch
 //! models--org--name/snapshots/COMMIT/config.json   a link to a blob
 //! models--org--name/blobs/ETAG                     a file's bytes; ETAG.incomplete during the download
 //! models--org--name/.no_exist/COMMIT/FILE          the commit is known not to have this file
@@ -19,7 +19,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_formats::files::{itself, read_text};
 
-/// The most bytes of a file with the id of a commit. An id has 40.
+/// The maximum size in bytes of a file with the id of a commit. An id has 40 bytes.
 const MAX_REF: u64 = 1 << 10;
 
 /// The part of the cache that belongs to one repository.

@@ -20,7 +20,7 @@ use super::trust;
 use super::verify::Digest;
 use llama_trace_core::stop;
 
-/// The most bytes of a list of files. 100,000 files would fit.
+/// The maximum size in bytes of a list of files. 100,000 files would fit.
 const MAX_LISTING: u64 = 16 << 20;
 const MAX_REDIRECTS: usize = 8;
 /// The number of retries of a request if the server is busy or fails.
@@ -43,7 +43,7 @@ pub(super) enum Failure {
         code: String,
         message: String,
     },
-    /// The answer is not one that a hub gives.
+    /// The response is not that of a hub.
     Strange(String),
 }
 
@@ -286,7 +286,7 @@ fn begin(response: &Response<Body>, file: &str, start: u64) -> Answer<u64> {
             let range = text(response.headers(), "content-range").unwrap_or_default();
             let from = range.strip_prefix("bytes ").and_then(|range| range.split_once('-'));
             from.and_then(|(from, _)| from.trim().parse().ok())
-                .ok_or_else(|| Failure::Strange(format!("a part of {file} at `{range}`")))?
+                .ok_or_else(|| Failure::Strange(format!("an unknown range of {file}: `{range}`")))?
         }
         _ => 0,
     };

@@ -15,8 +15,8 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_formats::files::itself;
 
-/// The most attempts in a row without progress. An attempt fails if the connection breaks, or if the server does not
-/// have the requested range.
+/// The maximum number of consecutive attempts without progress. An attempt fails if the connection breaks, or if the
+/// server does not have the requested range.
 const ATTEMPTS: u32 = 4;
 const CHUNK: usize = 1 << 17;
 
@@ -50,10 +50,11 @@ impl Download<'_, '_> {
             fs::create_dir_all(folder).map_err(failed)?;
         }
         let mut partial = self.take_up(&path)?;
-        // Whether some bytes are from an earlier run. Those may be damaged; otherwise all bytes are from the hub.
+        // Whether some bytes are from an earlier run and may be damaged. Otherwise this run received all bytes from the
+        // hub.
         let mut inherited = partial.at > 0;
-        // `furthest` is the most bytes that any attempt has reached. An attempt that starts again, or adds almost
-        // nothing, counts as one without progress.
+        // `furthest` is the largest number of bytes that any attempt has reached. An attempt that starts again, or adds
+        // almost nothing, counts as one without progress.
         let (mut attempts, mut furthest) = (0, partial.at);
         loop {
             watch.at(partial.at);

@@ -143,7 +143,7 @@ fn is_meta_shard(file: &str) -> bool {
     number.is_some_and(|number| number.len() == 2 && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The most names that a message lists.
+/// The maximum number of names that a message lists.
 const SHOWN: usize = 12;
 
 /// Returns the files in `listed` that `which` selects, as a message lists them.

@@ -7,9 +7,9 @@
 //!              └──────▶ the cache ◀───────────┘
 //! ```
 //!
-//! Why not the crate `hf-hub`: its version 1 needs an asynchronous runtime and does not resume a broken download.
-//! Earlier versions do not check the downloaded bytes. Both matter for files of gigabytes, so this is a separate client
-//! on [`ureq`].
+//! This is a separate client on [`ureq`], because the crate `hf-hub` is not enough for files of gigabytes. Version 1 of
+//! it needs an asynchronous runtime and does not resume a broken download. Earlier versions do not check the downloaded
+//! bytes.
 
 mod address;
 mod cache;
@@ -42,7 +42,7 @@ use llama_trace_formats::checkpoint::{hf_config, huggingface};
 use llama_trace_formats::files::printable;
 use llama_trace_formats::files::read_text;
 
-/// The most bytes of a config.json that is checked before its weights are downloaded.
+/// The maximum size in bytes of a config.json that is checked before its weights are downloaded.
 const MAX_CONFIG: u64 = 1 << 20;
 
 /// Receives the progress of downloads.

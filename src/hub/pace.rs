@@ -4,7 +4,8 @@
 use std::io::{Error, ErrorKind, Read, Result};
 use std::time::{Duration, Instant};
 
-/// The fewest bytes in each interval of time, except at the end of a file. A telephone line transfers more in a minute.
+/// The minimum number of bytes in each interval of time, except at the end of a file. A telephone line transfers more
+/// in a minute.
 pub(super) const LEAST: u64 = 1 << 16;
 
 /// A body that fails if fewer than [`LEAST`] bytes arrive within `patience`.

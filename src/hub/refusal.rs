@@ -6,7 +6,7 @@ use super::settings::Settings;
 use llama_trace_core::error::{Error, printable};
 use llama_trace_core::stop;
 
-/// The most characters of a server's message that are shown.
+/// The maximum number of characters of a server's message that are shown.
 const SHOWN: usize = 300;
 
 /// Returns the place of a failure for a message.
@@ -19,7 +19,7 @@ fn at(settings: &Settings, name: &Name) -> String {
     format!("{}/{name}", settings.endpoint)
 }
 
-/// Returns the error for a failed request; after a stop request, the error for that.
+/// Returns the error for a failed request or, after a stop request, the error for the interruption.
 pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
     if let Err(interrupted) = stop::check() {
         return interrupted;
@@ -50,7 +50,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
         }
         Failure::Refused { status, code, .. } => (*status, code.as_str()),
     };
-    let log_in = "log in with `hf auth login`, or set HF_TOKEN";
+    let log_in = "log in with `hf auth login` or set HF_TOKEN";
     let (what, expected, next) = match (status, code) {
         (_, "GatedRepo") => (
             "the repository is open only to accounts that its owners have approved".to_owned(),
@@ -70,24 +70,24 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
         (401, _) if settings.token.is_some() => (
             "the hub does not accept the token, or has no such repository".to_owned(),
             "a token that is valid, and a repository that it may read".to_owned(),
-            format!("check the name, or {log_in} again"),
+            format!("check the name, or use another token: {log_in}"),
         ),
         (401 | 404, _) => (
-            "there is no such path on this machine; the hub has no such repository, or it is private"
+            "there is no such path on this machine, and the hub has no such repository, or it is private"
                 .to_owned(),
             "a path, or org/name[@revision]".to_owned(),
-            format!("check the spelling; for a private repository {log_in}"),
+            format!("check the spelling; for a private repository, {log_in}"),
         ),
         (403, _) => (
             "access to the repository is denied".to_owned(),
             "an account with access".to_owned(),
-            format!("request access at {place}, or {log_in} with another account"),
+            format!("request access at {place}, or use another account: {log_in}"),
         ),
         (429, _) => (
             "the hub received too many requests".to_owned(),
             "fewer requests".to_owned(),
             match settings.token {
-                None => format!("wait some minutes; or {log_in}, which raises the limit"),
+                None => format!("wait some minutes; or {log_in}: the limit is then higher"),
                 Some(_) => "wait some minutes".to_owned(),
             },
         ),
@@ -100,7 +100,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
     Error::model(what).at(place).expected(expected).found(told(failure)).next(next)
 }
 
-/// Describes the answer for an error's `found`.
+/// Returns a description of the failure for the field `found` of an error.
 pub(super) fn told(failure: &Failure) -> String {
     match failure {
         Failure::Unreachable(text) | Failure::Untrusted(text) | Failure::Strange(text) => shown(text),

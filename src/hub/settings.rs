@@ -24,7 +24,7 @@ pub struct Settings {
 
 /// The time limit for a silent server. HF_HUB_DOWNLOAD_TIMEOUT sets another number of seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The most bytes of a token's file.
+/// The maximum size of a token's file in bytes.
 const MAX_TOKEN: u64 = 1 << 16;
 
 impl Settings {

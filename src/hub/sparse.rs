@@ -16,7 +16,7 @@ use llama_trace_formats::files::open_regular;
 
 /// Bytes of the first request. They contain the names of a small model's tensors, but not a large vocabulary.
 const FIRST: u64 = 1 << 18;
-/// The most bytes that are requested to find the end of a header.
+/// The maximum number of bytes that are requested to find the end of a header.
 const MAX_HEADER: u64 = 64 << 20;
 
 /// A sparse copy in a temporary folder, which is removed when this value is dropped.

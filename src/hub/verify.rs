@@ -20,8 +20,8 @@ enum Kind {
 }
 
 impl Digest {
-    /// Returns the checksum in the ETag of a file of `size` bytes, by its length. Other servers than the hub may have
-    /// other ETags, which are no checksums.
+    /// Returns the checksum that the ETag of a file of `size` bytes contains. The length of the ETag tells the kind of
+    /// checksum. On servers other than the hub, an ETag may be something else than a checksum.
     pub(super) fn of_etag(etag: &str, size: u64) -> Option<Self> {
         let kind = match etag.len() {
             64 => Kind::Sha256,

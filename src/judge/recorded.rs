@@ -20,11 +20,10 @@ enum Kind {
 }
 
 impl RecordedRun {
-    /// Opens the trace or the folder at `path`. Stages that follow from the recorded stages of a trace are derived as
-    /// on backend `B`.
+    /// Opens the trace or the folder at `path`. Stages that follow from the recorded stages of a trace are derived.
     ///
     /// # Errors
-    /// [`Error::Model`](llama_trace_core::error::Error::Model) if it cannot be read.
+    /// [`Error::Model`](llama_trace_core::error::Error::Model) if the trace or the folder cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         Ok(Self(if path.is_file() {
             Kind::Trace(Box::new(TraceRun::open(path)?))
@@ -33,7 +32,7 @@ impl RecordedRun {
         }))
     }
 
-    /// The sequences of the run itself, and then the branches, each with its sequence.
+    /// The sequences of the original run, and then the branches, each with its sequence.
     pub fn all(&self) -> Vec<(Run, usize)> {
         match &self.0 {
             Kind::Folder(folder) => (0..folder.sequences()).map(|sequence| (Run::ITSELF, sequence)).collect(),
@@ -67,7 +66,8 @@ impl RecordedRun {
         matches!(&self.0, Kind::Trace(trace) if trace.has_statistics_alone())
     }
 
-    /// Compares the recorded stages alone if both are traces that keep the same ones: the derived ones follow from them.
+    /// If both runs are traces that keep the same stages, only the recorded stages are compared, because the derived
+    /// stages follow from them.
     pub fn derive_only_if_different(a: &mut Self, b: &mut Self) {
         if let (Kind::Trace(a), Kind::Trace(b)) = (&mut a.0, &mut b.0)
             && a.keeps_as(b)

@@ -147,7 +147,7 @@ mod tests {
     fn what_the_font_lacks_is_a_box_with_its_code_point() {
         let boxed = format!("{:?}", draw(&screen("a日b"), Paper::Dark, true));
         assert!(boxed.contains(">65E5</text>") && !boxed.contains('日'), "{boxed}");
-        // A reader has other fonts.
+        // A reader may have other fonts.
         assert!(format!("{:?}", draw(&screen("a日b"), Paper::Dark, false)).contains(">日</text>"));
     }
 

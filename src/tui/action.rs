@@ -69,7 +69,7 @@ pub enum Action {
     Back,
     /// Chooses the next view of this step.
     CycleView,
-    /// Chooses the view of this step with this number, counted from 1.
+    /// Chooses a view of this step by its number, counted from 1.
     ChooseView(u8),
     /// Holds another axis, or transposes rows and columns.
     CycleAxes,
@@ -95,13 +95,13 @@ pub enum Action {
     Mark,
     /// Returns to the place with a letter.
     Return,
-    /// Shows the panel with the focus on the whole screen, or all panels again.
+    /// Shows only the panel with the focus, or all panels again.
     Zoom,
     /// Folds or unfolds the outline.
     FoldOutline,
     /// Folds or unfolds the notes.
     FoldNotes,
-    /// Filters cells like the one under the cursor, or shows all cells again.
+    /// Sets a filter for cells like the one under the cursor, or removes the filter.
     Filter,
     /// Goes to the next cell of the filter. A playback gets faster.
     NextLike,
@@ -267,7 +267,7 @@ bindings! {
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
     Walk Mark [c('m')] 0 "" "m and a letter: mark this place (--marks names the file of the marks)";
     Walk Return [c('\'')] 0 "" "' and a letter: go to the place with this mark";
-    Walk Branch [c('b')] 0 "" "branch: continue with the token under the cursor of logits, probs or nucleus; in the sampler view, with the token that it would sample (Enter: with the token under the cursor)";
+    Walk Branch [c('b')] 0 "" "branch: continue with the token under the cursor (in logits, probs or nucleus); in the sampler view, b takes the token that the sampler picks, Enter takes the token under the cursor";
     Walk Branches [c('B')] 0 "" "list the branches, and where each one begins";
     Tensor Up [k(KeyCode::Up), c('k')] 0 "" "a row up (in the notes: a line; in the outline: a step)";
     Tensor Down [k(KeyCode::Down), c('j')] 0 "" "a row down";
@@ -283,7 +283,7 @@ bindings! {
     Tensor Back [k(KeyCode::Backspace)] 0 "" "back to the number where you pressed Enter (if there is none: previous step)";
     Tensor Compare [c('c')] 0 "" "compare with the previous place: another head, layer, pass, sequence or run; /compare h=2 (t=3, L0, p0, xq) names another place; shows the difference of the cell under the cursor; both tensors have the same colour scale";
     Tensor Subtract [c('d')] 0 "" "in a comparison: show the difference as a heatmap (or as numbers) instead of the second tensor, and back";
-    Tensor NextDifference [c('D')] 0 "" "the next stage that differs, at its cell of largest error (in `diff A B --tui`; `i` shows the verdict)";
+    Tensor NextDifference [c('D')] 0 "" "the next stage that differs, at the cell with the largest error (in `diff A B --tui`; `i` shows the verdict)";
     Tensor LargestInRow [c('*')] 0 "" "the largest value of the row (not the value furthest from 0)";
     Tensor LargestOfAll [c('#')] 0 "" "the largest value of the whole tensor, all heads";
     Tensor Filter [c('=')] 0 "" "find cells like this one: the same sign, and at least as far from 0; the others are dimmed (again: show all)";
@@ -292,8 +292,8 @@ bindings! {
     Tensor CycleView [c('v')] 7 "view" "the next view of this step";
     Tensor ChooseView(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the first, second, … view of this step, in the order of v";
     Tensor CycleAxes [c('a')] 9 "axes" "fix another axis (head, token, …), or exchange rows and columns";
-    Tensor CycleScale [c('s')] 10 "scale" "colour scale: the usual values of this slice, or of the whole tensor, ±3 standard deviations, or all values";
-    Tensor CycleStrip [c('T')] 0 "" "the token strip shows the surprise of each token (−log p), the attention of the current head, or nothing";
+    Tensor CycleScale [c('s')] 10 "scale" "colour scale: the usual values (all but the 1% furthest from 0) of this slice or of the whole tensor, ±3 standard deviations, or all values";
+    Tensor CycleStrip [c('T')] 0 "" "the token strip shows the surprise of each token (−log p), the attention of the current head, or only the tokens";
     Program NextFocus [k(KeyCode::Tab)] 8 "panel" "move the focus of the arrow keys to the next panel: tensor, notes, outline";
     Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "move the focus to the previous panel";
     Program Notes [c('i')] 8 "notes" "show or hide the notes on this step";
@@ -306,7 +306,7 @@ bindings! {
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
     Program Draw [c('S')] 0 "" "draw this screen into an .svg file in the current folder";
     Program Help [c('?'), k(KeyCode::F(1))] 2 "help" "this screen; type to search it, Esc or ? closes it";
-    Program Close [k(KeyCode::Esc)] 0 "" "close an open panel, stop the computation (while the prompt is computed: and quit), or go back to the tensor";
+    Program Close [k(KeyCode::Esc)] 0 "" "close an open panel, stop the computation (during the first pass: and quit), or go back to the tensor";
     Program Again [c('r')] 0 "" "compute again after a stop";
     Program Redraw [ctrl(KeyCode::Char('l'))] 0 "" "draw the screen again";
     Program Suspend [ctrl(KeyCode::Char('z'))] 0 "" "suspend; `fg` comes back";

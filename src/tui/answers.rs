@@ -46,7 +46,7 @@ impl Answers {
                 Poll::Pending => Known::Pending,
                 Poll::Ready(Ok(answer)) => Known::Answered(answer),
                 Poll::Ready(Err(Error::Interrupted(_))) => {
-                    Known::Failed("It was stopped. r computes it again.".to_owned())
+                    Known::Failed("The computation was stopped. r starts it again.".to_owned())
                 }
                 Poll::Ready(Err(error)) => Known::Failed(error.to_string()),
             };
@@ -130,8 +130,8 @@ impl Answers {
     }
 
     fn blocks(&self, site: Site) -> impl Iterator<Item = &Block> {
-        // Compares the site of the question. A branch may share a frame of its parent, and that frame has the parent's
-        // site.
+        // Compares the site in the question, not the site in the frame. A branch may share a frame of its parent, and
+        // such a frame has the parent's site.
         self.known.iter().filter_map(move |known| match known {
             (Query::Block(other, _), Known::Answered(Answer::Block(block))) if *other == site => Some(block),
             _ => None,

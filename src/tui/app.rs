@@ -276,10 +276,10 @@ impl App {
         DrawAt { site, setting }
     }
 
-    /// The token of the vocabulary at `rank` in the list of the largest.
+    /// The token at `rank` in the list of the vocabulary that is sorted by value.
     pub fn ranked(&self, rank: usize) -> Option<u32> {
-        // In the nucleus, a token that the user picked although the sampler cut it has the row after the kept
-        // tokens.
+        // The user may have picked a token that the sampler cut. In the list of the nucleus, this token is in the row
+        // after the kept tokens.
         let cut = self.kept().filter(|kept| rank == kept.positive).and_then(|_| self.picked_though_cut());
         cut.or_else(|| self.answers.order(self.part())?.ids.get(rank).copied())
     }
@@ -339,7 +339,8 @@ impl App {
             self.notes.line = 0;
         }
         if place.step != self.place.step {
-            // The user's choice of a view for a vocabulary ends with the step. The next step is sorted by size again.
+            // The view that the user chose for a step over the vocabulary applies only to this step. The next such step
+            // opens with the list sorted by size.
             self.display.views.vocabulary = ViewNames::default().vocabulary;
         }
         if place.site() != self.place.site() {

@@ -11,8 +11,8 @@ use super::input::Mode;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
 
-/// The branch that would begin here. In the sampler view, its token is the one that this view samples, or
-/// with `by_hand` the token under the cursor. In other views, it is always the token under the cursor.
+/// The branch that would begin here. It has the token under the cursor. In the sampler view without `by_hand`, it has
+/// the token that this view samples.
 fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
     if app.outline.recorded {
         return Err(all_recorded().to_string());
@@ -40,15 +40,15 @@ fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
     let index = app.index();
     let Some(vocab) = step.axes().iter().position(|&axis| axis == Axis::Vocab) else {
         return Err(
-            "b continues with another token: the one under the cursor of logits, probs or nucleus, or \
-                    the one that their sampler view would sample; /probs goes there"
+            "b continues with another token: go to logits, probs or nucleus (/probs) and put the cursor on \
+                    it; in their sampler view, b takes the token that the sampler picks"
                 .into(),
         );
     };
     let last = app.dims().tokens.saturating_sub(1);
     if step.axes().first() == Some(&Axis::Token) && index[0] != last {
         return Err(format!(
-            "the prompt continues after token {}: a branch begins after its last token, {last}",
+            "the prompt continues after token {}: a branch can begin only after the prompt's last token, {last}",
             index[0]
         ));
     }

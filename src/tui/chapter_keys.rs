@@ -29,7 +29,7 @@ pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
             None => match elsewhere(app, chapter) {
                 Some(path) => {
                     format!(
-                        "none of its stages is in this pass; /{path} goes to one, where C opens the chapter"
+                        "none of its stages is in this pass; /{path} goes to one of them, and C there opens the chapter"
                     )
                 }
                 None => "none of its stages is in this pass".to_owned(),
@@ -52,7 +52,7 @@ pub(super) fn toggle_answers(app: &mut App) {
         return app.say("answers are folded", false);
     }
     let Some(area) = Panels::new(app).notes else {
-        return app.say("exercises are shown with their answers: i shows the notes", false);
+        return app.say("exercises are shown with their answers; i shows the notes", false);
     };
     app.say("exercises are shown with their answers", false);
     let height = usize::from(area.height);

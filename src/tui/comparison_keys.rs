@@ -41,12 +41,12 @@ pub(super) fn subtract(app: &mut App) {
     };
     let (step, there) = (app.place.step, other.place.step);
     if step.stage().is_ids() {
-        return app.say("ids are names, so their difference has no meaning", false);
+        return app.say("token ids are names, so their difference has no meaning", false);
     }
     if step.axes() != there.axes() || !Heatmap.fits(step) {
         let name = step.name();
         let words = format!(
-            "{name} has no heatmap to subtract here; the line above has the difference of one number"
+            "the difference of {name} has no heatmap here; the line above has it for the cell under the cursor"
         );
         return app.say(words, false);
     }
@@ -90,7 +90,7 @@ pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
     let address = Address::parse(&if bare { format!("[{text}]") } else { text.to_owned() })?;
     let elsewhere = address.run.is_some() || address.sequence.is_some_and(|it| it != app.outline.sequence);
     if elsewhere {
-        return Err("go to that sequence or run first (/s1), then c compares it with this one".to_owned());
+        return Err("to compare with another sequence or run, go there first (/s1), then press c".to_owned());
     }
     let spot = goto::find(app, &address)?;
     let step = match address.subject {

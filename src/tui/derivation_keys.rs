@@ -24,8 +24,8 @@ pub(super) fn enter(app: &mut App) {
                 Ok(spot) => goto::go(app, &spot),
                 Err(wrong) => app.say(wrong, true),
             }
-            // If the target has the same view, this view would not show the number. So a view of values is
-            // chosen.
+            // A view whose cells lead to an address does not show the number at that address. If this view is still
+            // chosen at the target, a view of values replaces it.
             if app.view().name() == before {
                 app.choose_view(ViewNames::default().plain);
             }
@@ -83,7 +83,7 @@ fn follow(app: &mut App) {
     };
     let left = TrailEntry { address: from, chosen };
     match operand.from.clone() {
-        From::Constant(name) => app.say(format!("{name} is not a number of another stage"), false),
+        From::Constant(name) => app.say(format!("{name} is a constant: no stage computes it"), false),
         From::Weight(address) => {
             if let Some(derivation) = &mut app.derivation {
                 derivation.trail.push(left);

@@ -3,9 +3,9 @@
 /// Colour scale: the values that the colours span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// The usual values of the slice on the screen, such as one head.
+    /// The slice on the screen, such as one head, without its outliers: at most 1 in 100 nonzero values.
     Slice,
-    /// The usual values of the whole tensor.
+    /// The whole tensor without its outliers: at most 1 in 100 nonzero values.
     Tensor,
     /// Three standard deviations of all values.
     Deviations,

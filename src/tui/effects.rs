@@ -51,7 +51,7 @@ pub fn branch(app: &mut App, runs: &mut Runs, fork: Fork) {
     advance(app, runs.source());
     if app.awaits_pass() {
         let same = drawn_before.is_some() && drawn_before == drawn(app);
-        let how = if same { "goes on from" } else { "parts from" };
+        let how = if same { "continues" } else { "branches from" };
         let token = if same { ", with the same token" } else { "" };
         let Fork { of, pass, .. } = fork;
         say(
@@ -92,7 +92,7 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
         let there: Vec<_> = runs.all().map(|run| run.to_string()).collect();
         let there = match &there[..] {
             [one] => format!("{one} is the only one"),
-            many => format!("there are {}", many.join(", ")),
+            many => format!("the runs are {}", many.join(", ")),
         };
         return fail(app, format!("there is no run {run}: {there}"));
     };

@@ -1,6 +1,6 @@
 //! Fitting of lines to a width. A line is made of pieces with a rank. If there is not enough room, the pieces of the
-//! highest rank shrink first, each in its own way: words end in `…`, a value loses digits but keeps its exponent,
-//! others have a shorter form or none. So the screen never shows a cut number that looks like another number.
+//! highest rank shrink first. Cut words end in `…`. A value loses digits but keeps its exponent. Other pieces have a
+//! shorter form, or are left out. So the screen never shows a cut number that looks like another number.
 
 use ratatui::style::Style;
 

@@ -14,7 +14,7 @@ use super::search_keys;
 pub(super) enum Target {
     /// A place of this run and sequence.
     Here(Spot),
-    /// An address in another sequence or another run, which need not exist.
+    /// An address in another sequence or another run. The sequence or the run may not exist.
     Other(Run, Address),
     /// A new run: of another prompt, or of the same prompt with a part of the model switched off.
     Begin(NewRun),
@@ -179,7 +179,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     }
     if let Some(prompt) = prompt_of(text) {
         return match prompt.trim() {
-            // The empty text, quoted as in a shell.
+            // An empty prompt, written as an empty string in a shell.
             "\"\"" => Ok(Target::Begin(NewRun::Prompt(String::new()))),
             "" => Err("type a text after the word prompt: prompt Once upon a time".into()),
             _ => Ok(Target::Begin(NewRun::Prompt(prompt.to_owned()))),
@@ -234,7 +234,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     let number = text.trim();
     let is_number = number.bytes().all(|b| b.is_ascii_digit());
     let told = |wrong| match is_number {
-        true => format!("{wrong}; a plain number is a layer, and step {number} is a step"),
+        true => format!("{wrong}; a plain number is a layer: type step {number} for the step"),
         false => wrong,
     };
     find(app, &address).map(Target::Here).map_err(told)
@@ -342,7 +342,7 @@ pub(super) fn resolve(
     Ok(Spot { place, index })
 }
 
-/// The error for a head without a stage.
+/// The error for a line that names only a head, if the current step does not have this head.
 fn no_head(app: &App, head: usize) -> String {
     let (step, sizes) = (app.place.step, app.outline.card.sizes());
     match step.axes().iter().find(|axis| matches!(axis, Axis::Head | Axis::KvHead)) {
@@ -381,7 +381,7 @@ fn no_screen(card: &ModelCard, weight: Weight) -> String {
         let (layer, index) =
             (if weight.in_layer() { "L0/" } else { "" }, letters.collect::<Vec<_>>().join(","));
         format!(
-            "{weight} is a weight: name one of its numbers ({layer}{weight}[{index}]) to see its row; {by} reads it"
+            "{weight} is a weight: name one of its numbers ({layer}{weight}[{index}]) to see its row; the stage {by} reads it"
         )
     } else {
         format!("this model has no weight {weight}")

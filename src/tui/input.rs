@@ -16,9 +16,9 @@ pub struct GotoLine {
 pub enum Mode {
     /// Keys walk through the pass.
     Walk,
-    /// Keys scroll the help screen or filter it: its first line on the screen, and the text to find.
+    /// Keys scroll the help screen or filter it. The values are its first line on the screen and the text to find.
     Help(usize, String),
-    /// Keys choose a chapter: its number in the list.
+    /// Keys choose a chapter in the list. The value is the number of the chosen chapter.
     Chapters(usize),
     /// The next key is the letter that marks this place.
     Mark,

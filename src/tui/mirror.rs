@@ -80,7 +80,7 @@ impl App {
         let has = |(&axis, length): (&Axis, usize)| self.cursor.selected.get(axis, usize::MAX) < length;
         self.comparison.out_of_range =
             self.comparison.missing_pass.is_some() || !axes.iter().zip(self.shape()).all(has);
-        // In a verdict on two runs, both viewers show the derivation of the number.
+        // If `diff` has judged the two runs, both viewers show the derivation of the number.
         let (open, was_open) = (app.derivation.is_some(), self.derivation.is_some());
         match open {
             true if !was_open => self.derivation = Some(Derivation::default()),
@@ -133,7 +133,8 @@ fn common_offsets(app: &App, other: &App) -> ((usize, usize), (usize, usize)) {
     let apart = |one: usize, other: usize, seen: usize| one.abs_diff(other) >= seen.max(1);
     let rows = here.rows_seen().min(there.rows_seen());
     let columns = here.columns_seen().min(there.columns_seen());
-    // If the second tensor does not have the index of this cursor, it leaves the same rows empty.
+    // If the second tensor lacks the index of the first cursor, it shows no cursor. Then both tensors begin with the
+    // same row, and the rows that the second one lacks stay empty.
     let both = !other.comparison.out_of_range;
     if both && (apart(here.cursor.0, there.cursor.0, rows) || apart(here.cursor.1, there.cursor.1, columns)) {
         return (here.follow(offset), there.follow(offset));

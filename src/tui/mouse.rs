@@ -13,7 +13,7 @@ fn within(area: Option<Rect>, x: u16, y: u16) -> Option<Rect> {
     area.filter(|area| area.contains(Position { x, y }))
 }
 
-/// Scrolls with the pointer: the content moves as paper does under a hand.
+/// Scrolls by dragging: the content follows the pointer.
 pub(super) fn drag(app: &mut App, x: u16, y: u16) {
     let Some((from_x, from_y)) = app.input.dragged else { return };
     let by = |from: u16, to: u16| isize::from(from.cast_signed()) - isize::from(to.cast_signed());
@@ -74,6 +74,6 @@ fn select_position(app: &mut App, position: usize) {
     } else if position < dims.keys() {
         app.cursor.selected.set(Axis::Key, position);
     } else {
-        app.say("this token belongs to a later pass; . goes there", false);
+        app.say("a later pass reads this token; . goes to the next pass", false);
     }
 }

@@ -141,13 +141,13 @@ fn held_index(app: &App, spot: &Spot) -> Option<usize> {
     Some(spot.selected.get(app.place.step.axes()[held], usize::MAX))
 }
 
-/// Goes back in the history. Returns the address of a spot in another run or sequence.
+/// Goes back in the history. If the spot is in another run or sequence, returns its address.
 pub(super) fn back(app: &mut App) -> Option<(Run, Address)> {
     let spot = app.history.back(here(app));
     go_to_spot(app, spot, "there is nothing before this place")
 }
 
-/// Goes forward in the history. Returns the address of a spot in another run or sequence.
+/// Goes forward in the history. If the spot is in another run or sequence, returns its address.
 pub(super) fn forward(app: &mut App) -> Option<(Run, Address)> {
     let spot = app.history.forward(here(app));
     go_to_spot(app, spot, "there is nothing after this place")

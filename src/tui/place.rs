@@ -1,4 +1,4 @@
-//! Places: a step of a layer of a pass, and the order of the steps.
+//! Places, and the order of the steps. A place is a step, in a layer or outside the layers, of a pass.
 
 use std::fmt;
 

@@ -22,7 +22,7 @@ const FIRST_PACE: usize = 1;
 /// State of the playback.
 #[derive(Debug)]
 pub(super) struct Playback {
-    /// The last walk that the user pressed; the next playback repeats it.
+    /// The action of the walk key that the user pressed last. The next playback repeats it.
     last_walk: Action,
     playing: Option<Playing>,
 }
@@ -56,7 +56,7 @@ impl Playback {
         }
     }
 
-    /// Starts to play the last walk.
+    /// Starts the playback of the last walk.
     pub(super) fn start(&mut self) {
         self.playing = Some(Playing { action: self.last_walk.clone(), pace: FIRST_PACE, since: None });
     }
@@ -85,7 +85,7 @@ impl Playback {
         true
     }
 
-    /// The message on what is playing and how fast.
+    /// The message that names the walk that is playing, and its pace.
     pub(super) fn message(&self) -> Option<String> {
         let Playing { action, pace, .. } = self.playing.as_ref()?;
         let what = match action {

@@ -54,7 +54,13 @@ impl SamplerTrial {
         let next = turned(now, own, self.knob, up);
         self.setting = (next != own).then_some(next);
         let end = if up { "largest" } else { "smallest" };
-        (next == now).then(|| format!("{} {} is the {end} value", self.knob.name(), self.knob.value(now)))
+        (next == now).then(|| {
+            format!(
+                "{} = {} is the {end} value that the arrow keys reach",
+                self.knob.name(),
+                self.knob.value(now)
+            )
+        })
     }
 }
 

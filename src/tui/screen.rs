@@ -84,7 +84,7 @@ impl App {
     }
 
     /// Selects the pass's last token when logits or a view of units is entered from another step or view. The pass
-    /// predicts the token after the last one, and a token selected elsewhere could be mistaken for it.
+    /// predicts the token after the last one, and another selected token could be mistaken for the last one.
     pub(super) fn open_on_last_token(&mut self, (step, view): (Step, &str)) {
         let (now, name) = (self.place.step, self.view().name());
         let logits = now != step && now.over_vocabulary() && now.axes().contains(&Axis::Token);
@@ -223,7 +223,8 @@ impl App {
         Some((if positive { 0.0 } else { stats.min }, stats.max))
     }
 
-    /// The tokens that the nucleus keeps, as in the list of the largest; none on another step.
+    /// The tokens that the nucleus keeps, the likeliest first. None on another step, and in a view that is not sorted
+    /// by size.
     pub fn kept(&self) -> Option<&Order> {
         let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.is_ranked();
         nucleus.then(|| self.answers.order(self.part())).flatten()

@@ -152,7 +152,8 @@ impl Matches {
         }
     }
 
-    /// Position of the match to go to, and its number among all matches. The first match follows the last one.
+    /// Position of the match to go to, and its number among all matches. After the last match comes the first one
+    /// again.
     pub(super) fn chosen(&self) -> Option<(usize, usize)> {
         match self.by {
             0 => None,
@@ -173,7 +174,7 @@ fn rows(region: &Region) -> impl Iterator<Item = Vec<usize>> + '_ {
     })
 }
 
-/// Offset and value of the largest of `values`; the first one if several are equal. NaN is skipped.
+/// The largest of `values` with its offset before it; the first one if several are equal. NaN is skipped.
 fn largest(values: impl Iterator<Item = f64>) -> Option<(usize, f64)> {
     let mut best: Option<(usize, f64)> = None;
     for (at, value) in values.enumerate() {

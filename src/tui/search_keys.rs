@@ -30,8 +30,8 @@ fn largest_in(app: &mut App, region: Region) {
     app.search.start(app.place.site(), vec![region], Goal::Largest(None));
 }
 
-/// Moves the cursor to the query's key with the largest weight when attention is shown for the first time, so that the
-/// cursor is on a large value. If the user chose a key, the cursor stays there.
+/// When attention is shown for the first time, moves the cursor to the key with the largest weight for the current
+/// query. If the user chose a key, the cursor stays there.
 pub(super) fn open_on_largest_key(app: &mut App) {
     let Some((key, visible)) = visible_keys(app) else { return };
     // A stage that failed is not searched again and again.
@@ -95,7 +95,8 @@ pub(super) fn toggle_filter(app: &mut App) -> bool {
     }
 }
 
-/// Goes to the next cell that the filter accepts (`by` 1), to the previous one (-1), or counts them (0).
+/// Goes to the next cell that the filter accepts (`by` 1) or to the previous one (-1), or counts the accepted cells
+/// (0).
 pub(super) fn next_match(app: &mut App, by: isize) {
     let Some(filter) = app.filter() else {
         app.say("= finds cells like the one under the cursor; + and - go from one to the next", false);
@@ -155,7 +156,7 @@ impl App {
             Goal::Largest(None) => {
                 // Without a largest value, attention has no key to open at, so the cursor stays where it is.
                 self.cursor.keeps_key = true;
-                self.say("there is no number here: every value is NaN", false);
+                self.say("there is no largest value: every value here is NaN", false);
             }
             Goal::Matches(matches) => {
                 let (all, words) = (shape.iter().product::<usize>(), matches.filter.words());
@@ -163,7 +164,9 @@ impl App {
                 let message = match matches.chosen() {
                     Some((at, number)) => {
                         self.put_cursor(&index_of(&shape, at), &shape);
-                        format!("{number} of {count} cells of {name} that are {words}; = shows all again")
+                        format!(
+                            "cell {number} of the {count} cells of {name} that are {words}; = shows all again"
+                        )
                     }
                     None => format!(
                         "{count} of {all} cells of {name} are {words}; + and - go from one to the next, = shows all again"

@@ -81,14 +81,14 @@ pub fn require_terminal() -> Result<()> {
         if !is_terminal {
             return Err(Error::terminal(format!("the standard {name} is not a terminal"))
                 .expected("a terminal to draw in and to read keys from")
-                .next("give --prompt for the text alone, or use `llama-trace log` to print the steps, or `llama-trace export` to write them to files"));
+                .next("give --prompt without --step to print only the text, or use `llama-trace log` to print the steps, or `llama-trace export` to write them to files"));
         }
     }
     if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
         return Err(Error::terminal("the tracer cannot draw on this terminal")
             .expected("a terminal whose cursor can be moved")
             .found("TERM=dumb")
-            .next("use `llama-trace log` to print the steps, `llama-trace export` to write them to files, or `llama-trace snapshot` to draw a screen into one"));
+            .next("use `llama-trace log` to print the steps, `llama-trace export` to write them to files, or `llama-trace snapshot` to draw a screen into a file"));
     }
     Ok(())
 }

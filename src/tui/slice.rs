@@ -40,8 +40,8 @@ impl Cut {
 
 const AXES: usize = Axis::One as usize + 1;
 
-/// The selected index on every kind of axis. The key/value head is computed from the query head, and the index on a
-/// merged axis from head and component, so that the same number stays under the cursor from step to step.
+/// The selected index on every kind of axis. The key/value head is computed from the query head. The index on a merged
+/// axis is computed from head and component. So the same number stays under the cursor from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selected {
     index: [usize; AXES],

@@ -55,7 +55,7 @@ impl Snapshot<'_> {
             let last = app.outline().passes.len() - 1;
             return Err(Error::usage(format!("there is no pass {pass}"))
                 .found(format!("the text ended after pass {last}"))
-                .next("choose an earlier one"));
+                .next("choose an earlier pass"));
         }
         if let Some(view) = view {
             let step = app.place().step;

@@ -179,7 +179,7 @@ fn fewer_whole(id: i64, columns: usize) -> String {
 }
 
 /// A value with as many of its first `digits` digits as fit into `columns`. It has an exponent if more digits fit that
-/// way. Returns `…` if not even one digit fits, because only 0 is written as 0.
+/// way. Returns `…` if not even one digit fits, because a value that is not 0 must not be written as 0.
 fn fewer(value: f64, digits: usize, columns: usize) -> String {
     if let Some(text) = special(value) {
         return cut(&text, columns);

@@ -145,7 +145,7 @@ fn take_report(app: &mut App, report: Report) {
     }
 }
 
-/// Gives up the place that the command line asked for, once the user has gone elsewhere or stopped the passes.
+/// Gives up the place that the command line asked for, once the user has gone to another place or stopped the passes.
 fn cancel_opening(app: &mut App, was: &Spot, effect: &Effect) {
     use Effect::{Advance, Begin, Branch, Open, Stop};
     let leaves = matches!(effect, Advance | Branch(_) | Open(..) | Begin(_) | Stop);
@@ -169,7 +169,8 @@ fn play_on(app: &mut App) {
     }
 }
 
-/// Ends the playback on any action except a change of its pace. True for a key press, which then has no other effect.
+/// Ends the playback on any action except a change of its pace. Returns true for a key press: the key then has no other
+/// effect.
 fn ends_playback(app: &mut App, action: &Action) -> bool {
     use Action::{Click, Drag, NextLike, Play, PreviousLike, Redraw, Scroll, Suspend};
     if !matches!(action, Play | NextLike | PreviousLike) && app.playback.stop() {
@@ -204,8 +205,8 @@ fn say_pace(app: &mut App) {
     }
 }
 
-/// Maximum number of characters of a pasted text that the help screen is searched for. No line of the help
-/// screen is as long.
+/// Maximum length of a text that the help screen is searched for, in characters. No line of the help screen is as long,
+/// and the rest of a longer pasted text is ignored.
 const MOST_WANTED: usize = 80;
 
 /// Handles a key in the help screen, whose first line is `line` and which is filtered by `wanted`.
@@ -368,9 +369,10 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::CycleView | Action::ChooseView(_) | Action::CycleAxes | Action::CycleScale
             if Panels::new(app).middle.is_none() =>
         {
-            let what = if app.panels.focus == Focus::Derivation { "where from" } else { "this panel" };
+            let what =
+                if app.panels.focus == Focus::Derivation { "the panel \"where from\"" } else { "this panel" };
             app.say(
-                format!("this key acts on the tensor, and {what} covers it: Tab or Esc shows the tensor"),
+                format!("this key acts on the tensor, which {what} covers; Tab or Esc shows the tensor"),
                 false,
             );
         }
@@ -517,7 +519,7 @@ fn mark(app: &mut App, action: &Action) -> Effect {
             let told = match &was {
                 Some(was) if !is_here(app, was) => {
                     let note =
-                        if was.words.is_empty() { "" } else { "; its note is a comment in the file now" };
+                        if was.words.is_empty() { "" } else { "; the old note is now a comment in the file" };
                     format!("{letter} was moved from {} to {address}{note}", was.address)
                 }
                 _ => format!("{letter} marks {address}; ' and {letter} returns to it"),
@@ -621,7 +623,8 @@ fn page(app: &mut App, down: isize, right: isize) {
     }
 }
 
-/// Goes to the edge of the panel with the focus; `far` is the smallest or the largest number.
+/// Goes to an edge of the panel with the focus. If `far` is the smallest number, this is the start; if `far` is the
+/// largest number, the end.
 fn edge(app: &mut App, far: isize) {
     match app.panels.focus {
         Focus::Derivation => derivation_keys::scroll(app, far),
@@ -645,7 +648,7 @@ fn turn_focus(app: &mut App, by: isize) {
 fn cycle_view(app: &mut App) {
     let (step, now, next) = (app.place.step, app.view().name(), app.next_view().name());
     match next == now {
-        true => app.say(format!("{} has one view only: {now}", step.name()), false),
+        true => app.say(format!("{} has only one view: {now}", step.name()), false),
         false => app.choose_view(next),
     }
 }
@@ -669,7 +672,7 @@ fn cycle_strip(app: &mut App) {
     app.strip = app.strip.next();
     match app.strip {
         StripValues::Attention if app.place.layer.is_none() => {
-            app.say("the token strip shows the attention of the current head, when a layer is shown", false);
+            app.say("at stages in a layer, the token strip shows the attention of the current head", false);
         }
         StripValues::Nothing => app.say("the token strip shows only the tokens", false),
         carries => {

@@ -23,7 +23,7 @@ pub(super) fn names(app: &App, run: Run, name: String) -> (String, &'static str)
     (which, less)
 }
 
-/// Goes to the next stage that differs. The first one follows the last.
+/// Goes to the next stage that differs; from the last one, to the first one.
 pub(super) fn next_difference(app: &mut App) {
     let Some(verdict) = &mut app.comparison.verdict else {
         return app.say(

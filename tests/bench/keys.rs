@@ -2,8 +2,8 @@
 //! 128 tokens, at 200x60.
 //!
 //! `cargo bench --bench keys` writes such a trace into the folder for temporary files and opens it as `llama-trace
-//! open` does. The values are random, because the viewer's work does not depend on them. It prints the time from each
-//! key to the new screen, and the viewer's maximum memory.
+//! open` does. The values are random, because the viewer's work does not depend on them. The command prints the time
+//! from each key to the new screen, and the viewer's maximum memory.
 
 #![allow(clippy::unwrap_used)] // a bench that fails may stop with a panic
 
@@ -197,7 +197,7 @@ fn main() {
         println!("  {:6.2} ms  {key} in {place}, {view}", ms(*time));
     }
     println!(
-        "memory beside the file: {before:.0} MB at first, {most:.0} MB at most; values may have {} MB of it",
+        "memory beside the file: {before:.0} MB at first, {most:.0} MB at most; the limit for values is {} MB",
         MEMORY >> 20
     );
 }

@@ -162,7 +162,7 @@ impl Note {
         Some(block)
     }
 
-    /// Adds the lines of a console block. One event may have one line or all of them.
+    /// Adds the lines of a console block. An event of the Markdown parser may have one line or all lines.
     fn lines(&mut self, block: &mut Block, at: Range<usize>) {
         let mut start = at.start;
         for line in self.text[at].to_owned().split_inclusive('\n') {

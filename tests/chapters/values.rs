@@ -255,7 +255,9 @@ impl<'a> Reader<'a> {
             return Err(format!("`{path}` names no stage"));
         };
         if step.stage().in_layer() != address.layer.is_some() {
-            return Err(format!("`{path}` is no path of a stage: a layer stands where the stage is in one"));
+            return Err(format!(
+                "`{path}` is no path of a stage: it needs a layer exactly if the stage is in a layer"
+            ));
         }
         let pass = address.pass.ok_or_else(|| format!("`{path}` names no pass"))?;
         Ok((Site { layer: address.layer, ..Site::once(pass, step.stage()) }, step))
@@ -307,7 +309,7 @@ impl<'a> Reader<'a> {
         };
         let ranked = |rank: &str, what: &str| -> Result<(usize, f64)> {
             let [_] = axes else { return Err(format!("{what} needs one free axis")) };
-            let rank: usize = rank.parse().map_err(|_| format!("{what} says nothing"))?;
+            let rank: usize = rank.parse().map_err(|_| format!("{what} needs a number"))?;
             let mut order: Vec<usize> = (0..values.len()).collect();
             order.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
             let at = rank.checked_sub(1).and_then(|rank| order.get(rank));
@@ -341,10 +343,10 @@ impl<'a> Reader<'a> {
                 } else if let Some(least) =
                     stat.strip_prefix(".at_least(").and_then(|rest| rest.strip_suffix(')'))
                 {
-                    let least: f64 = least.parse().map_err(|_| format!("{stat} says nothing"))?;
+                    let least: f64 = least.parse().map_err(|_| format!("{stat} needs a number"))?;
                     values.iter().filter(|&&value| value >= least).count() as f64
                 } else {
-                    return Err(format!("{stat} is nothing that is known of values"));
+                    return Err(format!("{stat} is no known statistic"));
                 }
             }
         };
@@ -396,7 +398,7 @@ fn outside(text: &str, marks: &[char]) -> Option<usize> {
 fn number(value: &Value) -> Result<f64> {
     match value {
         Value::Number(number) => Ok(*number),
-        _ => Err("one can only reckon with numbers".into()),
+        _ => Err("arithmetic needs numbers".into()),
     }
 }
 

@@ -94,7 +94,7 @@ fn a_chat_goes_on_after_a_line_that_the_template_refuses() {
     for (expression, said) in [
         ("'{:>1000000000000}'.format(1)", "the chat template takes too much time or memory"),
         ("'x' | indent(60000000000, true)", "a width that is too large"),
-        ("n", "the text of a map"),
+        ("n", "type map written as text"),
     ] {
         let template = format!(
             "{{% if messages[-1].content == 'bad' %}}{{% set n = namespace() %}}{{% set n.x = n %}}{{{{ {expression} }}}}{{% endif %}}{own}"

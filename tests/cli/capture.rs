@@ -238,7 +238,7 @@ fn a_sequence_of_a_padded_batch_is_read_without_the_padding() {
     );
     mapped(&b, |text| text.replace("batch = 1", "batch = 7"));
     let output = llama_trace(["diff", &a, &b]);
-    assert!(stdout(&output).contains("count from 0: there is no number 7"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("numbered from 0: there is no number 7"), "{}", stdout(&output));
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn files_of_16_bits_get_the_tolerance_of_their_precision() {
                 fs::write(Path::new(&c).join(&file), bytes).unwrap();
             }
         }
-        // If the map states float32, the difference is too large.
+        // If the map states float32, the difference exceeds the tolerance.
         let (code, report) = diff(&[&a, &c]);
         assert_eq!(code, 1, "{report}");
         assert!(report["diagnosis"].to_string().contains("bf16_rounding") || name == "f16", "{report}");
@@ -389,8 +389,13 @@ fn odd_files_in_a_captured_folder_are_reported_without_a_crash() {
             "B's p0/L1/ffn_up: every value is 3",
         ),
         ("NaN", written(&nan), 1, "B's p0/L1/ffn_up: 1 of 336 values are NaN"),
-        ("infinite", written(&infinite), 1, "B's p0/L1/ffn_up: 1 of 336 values are +inf; A's are all finite"),
-        ("repeated", written(&before), 1, "B's p0/L1/ffn_up repeats its p0/L0/ffn_up, value for value"),
+        (
+            "infinite",
+            written(&infinite),
+            1,
+            "B's p0/L1/ffn_up: 1 of 336 values are +inf; A's values are all finite",
+        ),
+        ("repeated", written(&before), 1, "B's p0/L1/ffn_up has the same values as B's p0/L0/ffn_up"),
         ("turned", written(&turned), 1, "it has the shape (56, 6) and not (6, 56)"),
     ];
     let model = fixture("golden/gqa");
@@ -610,7 +615,8 @@ fn a_captured_folder_can_be_the_reference() {
     assert_eq!(ok(&output), text);
 }
 
-/// Runs the script on two stub models: their argument for the cache has the old name and the new name of transformers.
+/// Runs the script on two stub models. In the first, the argument for the cache has transformers' old name, in the
+/// second the new name.
 #[test]
 fn the_script_uses_the_models_name_of_the_cache_argument() {
     const STUB: &str = r#"

@@ -86,7 +86,7 @@ fn a_value_that_is_not_finite_is_a_word_in_json() {
     let found = json(&["explain", "masked_scores[h=0,t=1,k=3]"]);
     assert_eq!((&found["value"], &found["result"]), (&Value::from("-inf"), &Value::from("-inf")));
     assert_eq!(found["difference"], 0.0);
-    assert!(found["notes"][0].as_str().unwrap().contains("comes after the token"));
+    assert!(found["notes"][0].as_str().unwrap().contains("comes after position"));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn views_later_passes_and_sampling_are_explained() {
     assert!(cached["notes"][0].as_str().unwrap().contains("Pass 0 wrote this row"), "{cached}");
     let drawn = json(&["explain", "p1/sampled[n=0]", "--temperature", "1.5", "--seed", "4"]);
     assert_eq!(drawn["terms"][1]["operands"][0]["constant"], "random number");
-    assert!(drawn["notes"][0].as_str().unwrap().contains("fell in between"), "{drawn}");
+    assert!(drawn["notes"][0].as_str().unwrap().contains("is in this interval"), "{drawn}");
     let qk = json(&["explain", "L1/qk[h=2,t=4,k=1]"]);
     for split in qk["splits"].as_array().unwrap() {
         let parts = split["parts"].as_array().unwrap();
@@ -176,11 +176,11 @@ fn a_token_outside_the_nucleus_is_explained_with_the_reason() {
     let cold = notes(&["--temperature", "0.05"], 12);
     assert!(cold.contains(" possible, because the probability of the other "), "{cold}");
     assert!(cold.contains("no top-k and top-p 1 keep all ") && !cold.contains("remove"), "{cold}");
-    assert!(cold.contains("This token is not among them: its probability is 0 in float32."), "{cold}");
+    assert!(cold.contains("This token cannot be sampled: its probability is 0 in float32."), "{cold}");
     let least = notes(&["--temperature", "1", "--top-k", "3"], 12);
-    assert!(least.contains("This token is not among them: top-k removes it."), "{least}");
+    assert!(least.contains("This token cannot be sampled: top-k removes it."), "{least}");
     let least = notes(&["--temperature", "1", "--top-p", "0.05"], 12);
-    assert!(least.contains("This token is not among them: top-p removes it."), "{least}");
+    assert!(least.contains("This token cannot be sampled: top-p removes it."), "{least}");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn keys_that_a_token_does_not_see_are_not_counted_as_terms() {
     assert_eq!(found["terms"].as_array().unwrap().len(), 3);
     assert!(found["formula"].as_str().unwrap().contains("each key that token t sees, 5 at most"), "{found}");
     assert!(
-        found["notes"][0].as_str().unwrap().starts_with("3 of the 5 keys are terms: the token at position 2")
+        found["notes"][0].as_str().unwrap().starts_with("3 of the 5 keys are terms. The token at position 2")
     );
     let last = json(&["explain", "L1/attn_heads[t=4,h=1,c=3]"]);
     assert_eq!(last["notes"].as_array().unwrap().len(), 0, "the last token sees all keys");
@@ -236,7 +236,7 @@ fn a_number_that_cannot_be_explained_is_an_error() {
 fn the_lens_lists_each_layer_of_each_position() {
     let found = json(&["lens", "--top", "2", "-n", "3"]);
     let rows = found.as_array().unwrap();
-    // 5 tokens of the prompt and 2 sampled tokens, in 4 layers.
+    // There is a row for each of 7 tokens (5 of the prompt, 2 sampled) in each of 4 layers.
     assert_eq!(rows.len(), 7 * 4);
     for (i, row) in rows.iter().enumerate() {
         assert_eq!((&row["t"], &row["layer"]), (&Value::from(i / 4), &Value::from(i % 4)));

@@ -224,9 +224,9 @@ fn stages_missing_in_an_export_are_derived_or_reported_as_absent() {
     export(&["--trace", path, "--model", gqa, "--stage", "ffn_norm"], &out);
     let mistral = fixture("golden/mistral");
     let other = ["lens", "--trace", path, "--model", mistral.to_str().unwrap()];
-    refused(&other, 3, &["not the model", "vocab (46 and not 48)"]);
+    refused(&other, 3, &["not the model", "vocab (46 instead of 48)"]);
     let output = llama_trace(["log", "--trace", path, "--values"]);
-    assert!(stderr(&output).contains("they may differ in their last bits"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("in their last bits"), "{}", stderr(&output));
     assert!(ok(&output).contains("ffn_hidden"));
 }
 
@@ -244,16 +244,16 @@ fn an_invalid_file_is_named_and_the_other_files_are_shown() {
     let other = fs::read(dump.join("pass_000/layer_01/xk.npy")).unwrap();
     let huge = String::from_utf8_lossy(&right[..128]).replace("(3, 56)", "(3, 99999999999999)");
     for (bytes, said) in [
-        (&right[..right.len() - 4], "cannot be right"),
-        (&right[..20], "cannot be right"),
+        (&right[..right.len() - 4], "is not valid"),
+        (&right[..20], "is not valid"),
         (b"", "empty"),
         (b"a text", "no .npy file"),
         (&other, "it has the shape (3, 2, 8) and not (3, 56)"),
-        (huge.as_bytes(), "cannot be right"),
+        (huge.as_bytes(), "is not valid"),
     ] {
         fs::write(&file, bytes).unwrap();
         let at = file.display().to_string();
-        refused(&cell, 3, &["the file of p0/L1/ffn_up cannot be right", &at, said]);
+        refused(&cell, 3, &["the file of p0/L1/ffn_up is not valid", &at, said]);
         ok(&llama_trace(["explain", "L0/ffn_hidden[t=0,f=1]", "--trace", path]));
         let picture = folder.path().join("a.txt");
         let out = ["--out", picture.to_str().unwrap(), "--force"];
@@ -391,7 +391,7 @@ fn a_number_of_a_port_is_shown_next_to_the_models_number() {
     assert!(own["notes"].to_string().contains("The model's own run has"), "{own}");
     assert!(!of_model["notes"].to_string().contains("own run"), "{of_model}");
     // A stage that the port did not write comes from the model, and the program reports this.
-    let said = "of the model's own run over the same tokens";
+    let said = "the model's own run over the same tokens";
     let lens = |path: &str| stderr(&llama_trace(["lens", "--trace", path, "--model", model]));
     let right = fixture("port/story/right").display().to_string();
     assert!(lens(&right).contains(said), "{}", lens(&right));
@@ -401,8 +401,8 @@ fn a_number_of_a_port_is_shown_next_to_the_models_number() {
     assert!(!lens(dump.to_str().unwrap()).contains(said));
 }
 
-/// The lens reads the residuals that the port wrote, even if the model's differ. For the last layer this gives the
-/// port's answer.
+/// The lens reads the residuals that the port wrote, even if the model's differ. For the last layer, the lens then
+/// shows the port's answer.
 #[test]
 fn the_lens_reads_the_residuals_that_a_port_wrote() {
     let (port, model) = (fixture("port/story/wrong"), fixture("builtin").display().to_string());
@@ -441,8 +441,8 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
     assert_eq!((&found["value"], &found["recorded"]), (&(likeliest as f64).into(), &false.into()), "{found}");
     // Attribution needs the heads. The port wrote none, and the model's heads do not fit the port's residual stream.
     let written = [
-        "p0/L3/ffn_residual of the trace differs",
-        "does not have all that the attribution needs",
+        "p0/L3/ffn_residual differs between the trace",
+        "does not have all values that the attribution needs",
         "attn_heads",
     ];
     refused(&[&["attribute"], &from[..]].concat(), 2, &written);
@@ -456,7 +456,8 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
         fs::write(path, bytes).unwrap();
     }
     let less = folder.path().to_str().unwrap();
-    let written = ["p0/logits of the trace differs", "expected: ffn_residual of layer ", " and of the last"];
+    let written =
+        ["p0/logits differs between the trace", "expected: ffn_residual of layer ", " and of the last"];
     refused(&["lens", "--trace", less, "--model", &model], 2, &written);
 }
 
@@ -496,10 +497,10 @@ fn an_export_never_replaces_the_folder_that_it_reads() {
     let from = dump.to_str().unwrap();
     for out in [&dump, &dump.join("../dump/."), &folder.path().to_owned()] {
         let args = ["export", "--trace", from, "--stage", "xq", "--force", "--out", out.to_str().unwrap()];
-        refused(&args, 2, &["would replace the folder that it is made from", "choose another --out"]);
+        refused(&args, 2, &["would replace the folder that it reads from", "choose another --out"]);
     }
     assert!(files(&dump) == before);
-    // A folder below the reference is next to its files, so it is accepted.
+    // A new folder inside the folder that is read replaces none of its files, so it is accepted.
     ok(&llama_trace([
         "export",
         "--trace",

@@ -14,7 +14,7 @@ use super::{command, fixture, llama_trace, ok, stderr, stdout};
 pub(crate) const IDS: &str = "1019,420,419,258,391";
 
 /// Returns an export of the built-in model with the options `more`, and a copy that looks like another runtime's
-/// folder: it has a capture.toml with the lines `map` instead of a manifest.
+/// folder. Instead of a manifest, the copy has a capture.toml with the lines `map`.
 pub(crate) fn both(folder: &TempDir, more: &[&str], map: &str) -> [PathBuf; 2] {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     for out in [&a, &b] {
@@ -109,8 +109,8 @@ fn the_same_ids_in_other_passes_give_the_advice_to_use_chunk() {
     said(port, whole, &["export B again with --chunk 2: "]);
     // No `--chunk` gives these passes, because their lengths differ.
     mapped(port, &format!("{first}258, 391] }}]\n"));
-    said(whole, port, &["let the other runtime read its prompt at once, or in parts of one length"]);
-    // The port reads its prompt in one pass, and the export in parts.
+    said(whole, port, &["let the other runtime read its prompt in one pass, or in parts of equal length"]);
+    // The port reads its prompt in one pass, and the export reads it in parts.
     let parts = folder.path().join("parts");
     ok(&llama_trace(["export", "--ids", IDS, "--chunk", "3", "--out", parts.to_str().unwrap()]));
     mapped(port, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
@@ -217,7 +217,7 @@ fn a_file_that_a_map_names_but_that_does_not_exist_is_an_error() {
         &folders,
         &["4 stages of", "p0/L0/xq", "`typo_{layer}.npy`, but no pass and no layer has that file"],
     );
-    // If there is a file for one layer only, it is missing for the other layers.
+    // If only one layer has a file, the files of the other layers are reported as missing.
     fs::copy(folders[1].join("pass_000/layer_03/xq.npy"), folders[1].join("typo_3.npy")).unwrap();
     refused(&folders, &["3 stages of", "p0/L0/xq", "names `typo_{layer}.npy`, but there is no typo_0.npy"]);
     mapped(&folders[1], &format!("{ids}stages = {{\n"));
@@ -401,7 +401,7 @@ fn a_wrong_file_is_told_apart_from_a_mistake_of_the_run() {
     for more in [&[][..], &["--model", &model()]] {
         let (first, notes) = said(&folders, more);
         assert!(first.contains("p0/L1/ffn_up["), "{first}");
-        assert!(notes.contains("p0/L1/ffn_hidden reads this stage and is the same in both"), "{notes}");
+        assert!(notes.contains("p0/L1/ffn_hidden reads this stage, and is the same in both runs"), "{notes}");
     }
     // The report names no mistake of the run. It says that the file looks like the result of a mistake.
     let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
@@ -414,9 +414,9 @@ fn a_wrong_file_is_told_apart_from_a_mistake_of_the_run() {
         assert!(stdout(&output).contains(what), "{}", stdout(&output));
         assert!(stderr(&output).contains("; B's file looks like gate_up_swapped"), "{}", stderr(&output));
     }
-    // Here the run went on with the wrong values, so the note must not appear. That a later norm or softmax is equal
-    // proves nothing: a norm is the same for a vector of any length, and scores that are further from 0 may give the
-    // same softmax.
+    // Here the run went on with the wrong values, so the note must not appear. A later norm or softmax that is equal
+    // does not prove that the run used the right values. A norm does not depend on the length of its input vector, and
+    // scores that are further from 0 may give the same softmax.
     fs::write(file("layer_01", "ffn_up"), own).unwrap();
     times(&folders[1], "embedding", 2.0, usize::MAX);
     let (first, notes) = said(&folders, &["--model", &model()]);
@@ -446,7 +446,7 @@ fn the_report_says_where_a_mistake_may_be_and_why_a_file_is_unreadable() {
     let notes = || diff(&folders, &["--model", &model()]).1["notes"].to_string();
     let said = notes();
     for part in [
-        "the mistake is there, or in an earlier stage that was not compared: ",
+        "the mistake is in this stage, or in an earlier stage that was not compared: ",
         " stages, from rope_cos to final_norm (write more stages)",
         "layer_01/attn_merged.npy (a view: write attn_heads, which has the same values)",
     ] {
@@ -472,7 +472,7 @@ fn twice(folder: &Path, stage: &str) {
     both.as_standard_layout().write_npy(fs::File::create(path).unwrap()).unwrap();
 }
 
-/// cos and sin in transformers' layout, in a port that differs elsewhere.
+/// A port that writes cos and sin in transformers' layout, and differs in another stage.
 #[test]
 fn a_stage_of_another_shape_hides_no_difference_and_is_listed_separately() {
     let folder = TempDir::new().unwrap();

@@ -94,7 +94,7 @@ fn a_file_that_the_manifest_does_not_list_is_never_replaced() {
     ok(&export(&out, &["--stages", "xq"]));
     fs::write(out.join("pass_000/layer_00/xk.npy"), "mine").unwrap();
     assert_refused(&out, &["--stages", "xk,xv"], "no manifest");
-    // This export does not write the name of that file, so it succeeds.
+    // This export writes no file of that name, so it succeeds.
     ok(&export(&out, &["--stages", "xv", "--force"]));
     assert_eq!(fs::read(out.join("pass_000/layer_00/xk.npy")).unwrap(), b"mine");
     assert!(!out.join("pass_000/layer_00/xq.npy").exists());

@@ -45,8 +45,8 @@ fn options_that_differ_from_the_recorded_model_are_refused() {
         assert_eq!(output.status.code(), Some(code), "{more:?}: {told}");
         assert!(told.contains(said), "{more:?}: {told}");
     };
-    refused(&["--precision", "q8"], 3, "which differs in precision (q8 in groups of 32 and not f32)");
-    refused(&["--without", "L1/h0"], 3, "what is switched off (L1/h0 and not L1/h0, L2/ffn)");
+    refused(&["--precision", "q8"], 3, "which differs in precision (q8 in groups of 32 instead of f32)");
+    refused(&["--without", "L1/h0"], 3, "the switched-off parts (L1/h0 and not L1/h0, L2/ffn)");
     refused(&["--cpu-kernel", "foo"], 2, "this processor has no such kernel");
     refused(&["--cache-dtype", "f16"], 3, "which differs in cache (f16 and not f32)");
     // Without these options, the model is opened as in the run, with the same parts switched off.
@@ -254,9 +254,9 @@ fn without_the_model_only_products_are_refused_and_another_model_always() {
     refused(&["lens", "--trace", trace], 2, &["needs the model", "--model"]);
     ok(&llama_trace(["explain", xq, "--trace", trace, "--model", gqa]));
     let other = ["explain", xq, "--trace", trace, "--model", mistral];
-    refused(&other, 3, &["not the model", "gqa", "mistral, which differs in ", "vocab (46 and not 48)"]);
+    refused(&other, 3, &["not the model", "gqa", "mistral, which differs in ", "vocab (46 instead of 48)"]);
     let quantised = ["explain", xq, "--trace", trace, "--model", gqa, "--precision", "q8"];
-    refused(&quantised, 3, &["not the model", "precision (q8 in groups of 32 and not f32)"]);
+    refused(&quantised, 3, &["not the model", "precision (q8 in groups of 32 instead of f32)"]);
     let trained = crate::common::models::golden("gqa", |tensors| {
         let (_, bytes) = tensors.get_mut("model.layers.1.mlp.up_proj.weight").unwrap();
         bytes[0] ^= 1;
@@ -398,7 +398,11 @@ fn a_command_that_uses_one_sequence_names_it() {
         let [several, one] =
             [&several, &one].map(|path| llama_trace([command, "--trace", path.to_str().unwrap()]));
         assert_eq!(ok(&several), ok(&one), "{command}");
-        assert!(stderr(&several).contains("sequence s0 of 2, s0 to s1"), "{command}: {}", stderr(&several));
+        assert!(
+            stderr(&several).contains("The trace has 2 sequences, s0 to s1"),
+            "{command}: {}",
+            stderr(&several)
+        );
         assert!(!stderr(&one).contains("sequence"), "{command}: {}", stderr(&one));
     }
 }
@@ -417,7 +421,7 @@ fn statistics_are_shown_instead_of_values_that_were_not_kept() {
         ]));
         fs::read_to_string(&picture).unwrap()
     };
-    // This also holds for attention, although the cursor cannot move to the largest key.
+    // The statistics are also shown for attention, although the cursor cannot move to the largest key without values.
     assert!(snapshot("p0/L0/softmax").contains("statistics: min 0"));
     let shown = snapshot("p0/L0/xq");
     for figure in ["min", "max", "mean", "std"] {
@@ -490,7 +494,7 @@ fn an_impossible_branch_is_refused_before_anything_runs() {
     for (branch, texts) in [
         ("p1", &["p3=412"][..]),
         ("p1=cat", &["p3=412"]),
-        ("p2=7", &["no pass is run after pass 2", "-n 4"]),
+        ("p2=7", &["a branch after pass 2 has no pass of its own", "-n 4"]),
         ("p0=100000", &["does not have", "ids from 0 to"]),
         ("s1/p0=7", &["does not exist", "r0:s1/p0"]),
         ("r1:p0=7", &["does not exist", "r1:s0/p0"]),

@@ -129,8 +129,8 @@ fn the_text_is_that_of_the_cpu_and_tokens_need_no_copies() {
         let of_13 = copied();
         assert_eq!(of_20[0] - of_13[0], 0);
         assert_eq!(of_20[1] - of_13[1], if more.is_empty() { 0 } else { (20 - 13) * 8 });
-        // A driver that cannot capture kernels that start early captures the other kernels, like a driver that never
-        // starts kernels early. A driver that cannot capture any kernel launches them one by one.
+        // If a driver cannot capture kernels that start early, or cannot start kernels early at all, its passes are
+        // still captured as graphs. If a driver cannot capture any kernel, the kernels are launched one by one.
         for (what, which, graphs) in
             [("CAPTURE", "early", 15..=20), ("CAPTURE", "all", 0..=0), ("EARLY", "any", 15..=20)]
         {
@@ -258,7 +258,7 @@ fn a_device_is_chosen_by_number_and_missing_or_old_ones_are_refused() {
     let second = on("cuda:1", &[("LLT_DRIVER_DEVICES", "2")]);
     assert!(second.status.success(), "{}", text(&second.stderr));
     assert_eq!(text(&second.stdout), text(&on("cuda", &[]).stdout));
-    let devices = [("1", "one, cuda:0"), ("2", "2, cuda:0 to cuda:1"), ("0", "none")];
+    let devices = [("1", "only cuda:0"), ("2", "cuda:0 to cuda:1"), ("0", "none")];
     for (count, found) in devices {
         let refused = on("cuda:2", &[("LLT_DRIVER_DEVICES", count)]);
         let said = text(&refused.stderr);

@@ -15,7 +15,7 @@ use super::configuration::{every_field_is_tried, problem, read};
 use crate::common::fixture;
 use crate::common::logits::{bits, logits};
 
-/// Returns the bytes of a value of type `kind`, and the number of this type in the file.
+/// Returns the number that stands for the type `kind` in a GGUF file, and the bytes of the value.
 fn value(kind: &str, value: &Value) -> (u32, Vec<u8>) {
     let whole = || value.as_i64().unwrap();
     match kind {

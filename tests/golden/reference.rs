@@ -1,4 +1,4 @@
-//! The float64 reference of `fixtures/golden`, and the distance of a backend's stages from it. `replay/bits` uses it
+//! The float64 reference of `fixtures/golden`, and the distance of a backend's stages from it. `replay/bits` uses both
 //! too, for the CUDA backend.
 
 use std::collections::BTreeMap;

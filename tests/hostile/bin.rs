@@ -61,7 +61,11 @@ fn a_version_2_file_with_impossible_groups_is_refused() {
     for group in [0_i32, -1, -32, i32::MIN] {
         let mut bytes = whole.clone();
         bytes[37..41].copy_from_slice(&group.to_le_bytes());
-        refused(&run(&file(&folder, "m.bin", &bytes)), 3, &["m.bin", &format!("groups of {group} values")]);
+        refused(
+            &run(&file(&folder, "m.bin", &bytes)),
+            3,
+            &["m.bin", &format!("a group size of {group} values")],
+        );
     }
     // Groups of another size need another number of scales.
     for group in [1_i32, 4, 6, 1000, i32::MAX] {

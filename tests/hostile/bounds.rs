@@ -221,7 +221,7 @@ fn a_file_with_too_many_prompts_is_refused() {
     let path = folder.path().join("prompts.txt");
     fs::write(&path, "a\n".repeat((1 << 16) + 1)).unwrap();
     let args = ["--prompts", path.to_str().unwrap(), "-n", "1"];
-    ends(&args, &[], 4, &["too many prompts", "at most 65536 of them", "split the file"]);
+    ends(&args, &[], 4, &["too many prompts", "at most 65536 prompts", "split the file"]);
 }
 
 /// The program waits for a named pipe, but not forever.

@@ -1,5 +1,5 @@
-//! Models whose weights are NaN or infinite, or have sizes that no trained model has. The first version of a port often
-//! has them. Every view and every command must still end.
+//! Models whose weights are NaN or infinite, or as large or small as in no trained model. The first version of a port
+//! often has them. Every view and every command must still end.
 
 use std::fs;
 use std::io::Write;

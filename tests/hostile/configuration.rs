@@ -79,7 +79,7 @@ fn an_invalid_tokenizer_or_one_of_another_model_is_refused() {
     file(&folder, "empty.json", "");
     refused("empty.json", &["the file is empty"]);
     file(&folder, "damaged.json", "{\"model\": {\"type\": \"BPE\"");
-    refused("damaged.json", &["a tokenizer.json", "EOF"]);
+    refused("damaged.json", &["a valid tokenizer.json", "EOF"]);
     file(&folder, "other.json", "{\"model\": {\"type\": \"WordPiece\"}}");
     refused("other.json", &["BPE, Unigram, WordLevel", "`WordPiece`"]);
     fs::create_dir(folder.path().join("folder")).unwrap();

@@ -226,7 +226,7 @@ fn varied(letters: &[u8], count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// llama2.c's tokenizer.bin with a token for each byte, and these tokens. A later token has a higher score.
+/// A tokenizer.bin of llama2.c that has a token for each byte, and `tokens`. A later token has a higher score.
 fn scored(tokens: &[&str]) -> Vec<u8> {
     let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
     let names = ["<unk>", "\n<s>\n", "\n</s>\n"].map(str::to_owned).into_iter().chain(bytes);

@@ -354,7 +354,7 @@ fn changed_files_of_llama2c_version_1() {
     format(&["llama2c/v1.bin"], "v1.bin", "v1.bin").bytes(200, 256);
 }
 
-/// The header and all other bytes, which include scales that become NaN.
+/// Changes the header and all other bytes. Some of the scales become NaN.
 #[test]
 fn changed_files_of_llama2c_version_2() {
     for name in ["q8_unshared.bin", "q8_shared.bin"] {
@@ -392,7 +392,7 @@ fn changed_files_of_meta() {
     }
 }
 
-/// tokenizer.model of Llama 2 and of Llama 3.
+/// Changes tokenizer.model of Llama 2 and of Llama 3.
 #[test]
 fn changed_tokenizer_model_files() {
     for name in ["llama2c/tokenizer.model", "llama3/tokenizer.model"] {
@@ -419,7 +419,7 @@ fn changed_tokenizer_json_files() {
     subject.bytes(100, subject.whole.len());
 }
 
-/// The header of a trace, the description of the run in it, and all other bytes.
+/// Changes the header of a trace, the description of the run in the header, and all other bytes.
 #[test]
 fn changed_traces() {
     let commands: &[&[&str]] = &[
@@ -450,7 +450,7 @@ fn changed_traces() {
     }
 }
 
-/// The manifest of an export, and one of its files.
+/// Changes the manifest of an export, and one of the files.
 #[test]
 fn changed_exports() {
     let commands: &[&[&str]] = &[
@@ -469,7 +469,7 @@ fn changed_exports() {
         let subject = Subject::new(folder, "dump", &format!("dump/{file}"), commands);
         if file.ends_with(".json") {
             subject.json(150);
-            // The part before the list of the files.
+            // Changes the part of the manifest before the list of the files.
             subject.bytes(60, 4000);
         } else {
             subject.bytes(100, 140);

@@ -27,7 +27,7 @@ fn a_prompt_that_cannot_be_run_is_refused() {
         4,
         &["outside the model's vocabulary", "token 1 of", "from 0 to 1023", "found: 1024"],
     );
-    refused(&["--ids", "4294967296"], 4, &["larger than those of any vocabulary", "4294967296"]);
+    refused(&["--ids", "4294967296"], 4, &["larger than any id of a vocabulary", "4294967296"]);
     refused(&["--ids=-1"], 4, &["`-1`"]);
     refused(&["--ids", " , "], 4, &["no tokens"]);
     refused(&["--prompt-file", "/"], 4, &["where: /", "found: Is a directory"]);

@@ -77,7 +77,7 @@ fn the_error_about_a_file_that_is_no_trace_says_what_it_is() {
     let (_folder, bytes) = recorded("minimal");
     assert_eq!(refusal(&bytes), None, "the file is right before it is damaged");
     let model = fixture("golden/gqa/model.safetensors");
-    assert!(read(&model).unwrap().contains("a safetensors file that is no trace"));
+    assert!(read(&model).unwrap().contains("a safetensors file that is not a trace"));
     assert!(refusal(b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0").unwrap().contains("GGUF"));
     for text in ["", "a", "hello, this is a text and no trace"] {
         assert!(refusal(text.as_bytes()).is_some(), "{text:?}");
@@ -190,7 +190,7 @@ fn wrong_tables_are_refused() {
             assert!(with("branches", at, number).is_some(), "a branch of {what} {number}");
         }
     }
-    // Offsets that overlap, leave a gap, or lead outside; shapes of another size.
+    // Tries offsets that overlap, leave a gap or lead outside, and shapes of another size.
     let mut last = header.clone();
     let end = range(&header, "digests").end;
     last["digests"]["data_offsets"] = json!([0, end]);

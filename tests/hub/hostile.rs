@@ -160,7 +160,7 @@ fn an_endless_revision_file_is_ignored() {
     fs::remove_file(&revision).unwrap();
     pipe(&revision);
     refused(&limited(&hub, &offline), 3, &["not in the cache"]);
-    // The downloaded file replaces it.
+    // The download replaces the pipe by a regular file.
     assert_eq!(ok(&limited(&hub, &RUN)), expected());
     assert_eq!(fs::read_to_string(&revision).unwrap(), COMMIT);
 }

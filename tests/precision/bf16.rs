@@ -210,8 +210,8 @@ fn every_stage_is_what_transformers_makes_of_the_same_inputs() {
     }
 }
 
-/// The place of the rounding matters. The comparison detects a stage that is computed without it, or with one more
-/// rounding.
+/// The place of the rounding matters. The comparison detects a stage that is computed without its rounding, or with one
+/// more rounding.
 #[test]
 fn a_rounding_too_few_or_too_many_is_noticed() {
     let model = model("mha_bias", Cpu::default());

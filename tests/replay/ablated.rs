@@ -22,7 +22,7 @@ fn model(fixture: &str, cpu: Cpu, without: &[&str]) -> Model {
     Model::load(&checkpoint, cpu).unwrap()
 }
 
-/// Only the first pass: the token sampled after it may differ.
+/// The frames of the first pass. Later passes are left out, because the sampled tokens that they read may differ.
 fn first(model: &Model) -> HashMap<Site, Frame> {
     let (mut frames, _) = record(model, &PROMPT);
     frames.retain(|site, _| site.pass == 0);
@@ -117,8 +117,8 @@ fn what_is_asked_of_such_a_run_adds_up_and_the_part_has_no_share() {
     assert!((found.sum() - found.difference).abs() < 1e-6);
 }
 
-/// In each number type of a file, with blocks that have the columns of only one head, and blocks that have the columns
-/// of several heads.
+/// Tests files of every number type. In some of them, each block has columns of only one head; in others, a block has
+/// columns of several heads.
 #[test]
 fn of_the_weights_only_the_columns_of_the_part_are_0() {
     let files = [

@@ -21,7 +21,8 @@ const LENGTHS: [usize; 4] = [1, 2, 17, 300];
 const DRAWS: usize = 4;
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// A checksum of the recorded values of each site, by its first row.
+/// Checksums of the recorded values of each site. The key of a checksum is the first of the rows that were recorded
+/// together.
 #[derive(Default)]
 struct Bits(HashMap<Site, BTreeMap<usize, u64>>);
 
@@ -93,7 +94,7 @@ fn together(model: &Model, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
         let drawn = batch.pass(&mut bits).unwrap();
         let mut each: HashMap<usize, Bits> = HashMap::new();
         for (site, rows) in bits.0 {
-            assert_eq!(site.pass, running.len(), "passes are the batch's");
+            assert_eq!(site.pass, running.len(), "passes are numbered for the whole batch");
             each.entry(site.sequence).or_default().0.insert(site, rows);
         }
         for ((sequence, dims), Drawn { sequence: drew, id, ended, given }) in reads.into_iter().zip(drawn) {
@@ -144,7 +145,7 @@ fn compare(name: &str, model: &Model, threads: Range<usize>) {
         }
     }
     let drawn: Vec<_> = own.into_iter().map(|text| text.drawn).collect();
-    assert_eq!(unwatched(model, &prompts), drawn, "{name}: nobody watches");
+    assert_eq!(unwatched(model, &prompts), drawn, "{name}: without a probe");
 }
 
 fn longer(name: &str, cpu: Cpu) -> Model {
@@ -219,7 +220,7 @@ fn what_cannot_be_run_is_said_before_anything_is() {
         let place = |number: usize| Some(format!("prompt s{number}"));
         match Batch::new(&model, sampler(), prompts, place) {
             Err(Error::Prompt(report)) => report.to_string(),
-            _ => panic!("it was to be refused"),
+            _ => panic!("the batch was not refused"),
         }
     };
     let memory = bytes(&model, 30 + DRAWS, 30);

@@ -1,5 +1,5 @@
-//! Recording never changes the bits, neither in a pass nor in a layer that runs again: they are those of an unrecorded
-//! pass. On the CPU and on the CUDA backend.
+//! Recording never changes the bits, neither in a pass nor in a layer that runs again: the bits are those of an
+//! unrecorded pass. The tests run on the CPU and on the CUDA backend.
 
 #[path = "bits/cuda.rs"]
 mod cuda;
@@ -42,7 +42,8 @@ fn config(width: usize) -> ModelConfig {
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// The kernels with a separate order of bfloat16 sums. The portable one is last.
+/// The kernels of this processor that sum bfloat16 products in an order of their own. The last one has plain loops in
+/// place of a bfloat16 unit.
 fn kernels() -> Vec<Kernel> {
     let mut kernels = Kernel::available();
     kernels.retain(|kernel| ["amx", "avx512bf16"].contains(&kernel.name()));
@@ -94,7 +95,7 @@ fn logits<P: Probe>(model: &Model, tokens: usize, mut probe: impl FnMut(PassDims
     })
 }
 
-/// The stages that `select` records of the same two passes, and their logits.
+/// The stages that `select` records of the prompt's pass and a decode pass, and the logits of both.
 fn recorded(model: &Model, tokens: usize, select: &Select) -> (HashMap<Site, Frame>, [Vec<u32>; 2]) {
     let frames = RefCell::new(HashMap::new());
     let logits = logits(model, tokens, |dims| {

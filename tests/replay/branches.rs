@@ -65,7 +65,7 @@ fn backends() -> Vec<(String, Cpu)> {
     backends
 }
 
-/// All stages, alternating between the runs, so that the cache switches between them.
+/// Reads all stages, alternating between the runs, so that the cache switches from one run to the other each time.
 #[test]
 fn a_branch_with_the_token_that_was_drawn_has_the_bits_of_the_run() {
     for model_name in ["gqa", "mistral", "qwen3"] {
@@ -109,7 +109,7 @@ fn branches_of_branches_have_the_bits_of_their_own_tokens_and_leave_the_run_its_
         let mut first = branch(&mut live, 1, 1, other(tokens[1]), 5);
         let of_first = drawn(first.outline());
         let mut second = branch(&mut *first, 2, 3, other(of_first[3]), 6);
-        // A branch from a pass that the branch shares with the run.
+        // A branch of the second branch, from a pass that the second branch shares with the run.
         let mut third = branch(&mut *second, 3, 0, other(tokens[0]), 3);
         let all: [&mut dyn Source; 4] = [&mut live, &mut *first, &mut *second, &mut *third];
         let expected: Vec<_> = all
@@ -183,7 +183,7 @@ fn what_would_be_drawn_is_what_a_branch_draws() {
     assert_eq!((of_branch[0], of_branch[1]), (tokens[0], tried.drawn));
     for pass in 1..4 {
         let draw = look(&mut *branch, pass, None);
-        assert_eq!((draw.setting, draw.drawn), (hot, of_branch[pass]), "it goes on drawing like that");
+        assert_eq!((draw.setting, draw.drawn), (hot, of_branch[pass]), "the branch keeps the setting");
         let probs = frame(&mut *branch, Site::once(pass, Stage::Probs));
         let first = draw.tokens[0];
         assert_eq!(probs.get(&[first.id as usize]), Some(Number::F32(first.prob)));
@@ -236,11 +236,11 @@ fn a_picked_token_is_explained_as_picked() {
             assert_eq!(found.result, Some(found.value));
             found.notes.join(" ")
         };
-        assert!(notes(&mut *branch, 1, 1).contains("It was picked: a branch begins here."));
+        assert!(notes(&mut *branch, 1, 1).contains("The token was picked by hand: a branch begins here."));
         for (run, pass) in [(1, 0), (1, 2), (0, 1)] {
             let source = if run == 1 { &mut *branch } else { &mut live as &mut dyn Source };
             let told = notes(source, run, pass);
-            assert!(!told.contains("picked") && told.contains("Laid side by side"), "r{run}:p{pass} {told}");
+            assert!(!told.contains("picked") && told.contains("lie side by side"), "r{run}:p{pass} {told}");
         }
     }
 }
@@ -302,11 +302,11 @@ fn a_branch_that_is_stopped_goes_on_when_it_is_asked() {
     assert_same(&frame(&mut *branch, softmax), &expected);
     branch.advance().unwrap();
     idle(&mut *branch);
-    assert_eq!(branch.outline().passes.len(), 4, "it goes on though nobody looks at the run any more");
+    assert_eq!(branch.outline().passes.len(), 4, "the branch goes on after the run was dropped");
 }
 
 /// The log-probability follows from the logits at the previous position, in every pass of the run and of a branch. A
-/// trace gives the same.
+/// trace gives the same value.
 #[test]
 fn a_token_was_as_likely_as_the_logits_before_it_say() {
     for (name, model) in models_in(&["gqa", "qwen3"]) {
@@ -324,7 +324,11 @@ fn a_token_was_as_likely_as_the_logits_before_it_say() {
                     panic!("{name}: pass {pass}")
                 };
                 assert_eq!(told.len(), tokens.len());
-                assert_eq!(told[0].is_none(), pass == 0, "before the first of all there is nothing");
+                assert_eq!(
+                    told[0].is_none(),
+                    pass == 0,
+                    "only the first token of the text has no probability"
+                );
                 for (at, told) in told.iter().enumerate().filter_map(|(at, told)| Some((at, told.clone()?))) {
                     let (before, row) = if at > 0 { (pass, at - 1) } else { (pass - 1, usize::MAX) };
                     let logits = frame(source, Site::once(before, Stage::Logits));

@@ -70,7 +70,8 @@ fn the_processor_is_no_distance_from_its_own_float32_and_within_the_bound_where_
     }
 }
 
-/// The lines that detect a fault. All kernels have the name `kernel`.
+/// The lines of the report that detect a fault. The first list has their names up to the colon, so that every kernel
+/// has the name `kernel`.
 fn caught(name: &str, precision: Precision, fault: Fault) -> (Vec<String>, Vec<Check>) {
     let checkpoint = match name {
         "" => llama_trace::builtin::open(),
@@ -198,7 +199,7 @@ fn what_a_context_leaves_room_for_is_checked_and_what_it_does_not_is_refused() {
         let report = check::run(&model, None, &plan, &|_, _| {}).unwrap();
         assert!(report.ok(), "{tokens} tokens: {:#?}", report.checks);
         assert_eq!(report.tokens.len(), 1 + check::DECODES.min(context - tokens));
-        assert_eq!(report.rows.0, report.rows.1, "all of them");
+        assert_eq!(report.rows.0, report.rows.1, "all rows are computed");
     }
     for (ids, what) in
         [(vec![1; context + 1], "context"), (vec![], "no tokens"), (vec![u32::MAX], "vocabulary")]

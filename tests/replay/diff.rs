@@ -25,12 +25,12 @@ fn run(model: &Model) -> Kept {
     run_on(model, 1)
 }
 
-/// The same with decode passes, `count` passes in all.
+/// [`run`] with decode passes, `count` passes in all.
 fn run_on(model: &Model, count: usize) -> Kept {
     run_of(model, &IDS, count)
 }
 
-/// The same over these ids.
+/// [`run_on`] over these ids.
 fn run_of(model: &Model, ids: &[u32], count: usize) -> Kept {
     let frames = RefCell::new(HashMap::new());
     let mut session = Session::new(model, Sampler::new(Sampling::default()).unwrap()).unwrap();
@@ -67,7 +67,7 @@ fn judged(model: &Model, a: &Kept, b: &Kept) -> Report {
     diff::compare_with(model, &mut a.clone(), &mut b.clone(), Sample::All, &|_| ()).unwrap()
 }
 
-/// The address without its indices, and the names of the mistakes.
+/// The kind and the address of the first difference, without indices, and the names of the mistakes.
 fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
     let first = report.first.as_ref().unwrap();
     let address = first.address.split('[').next().unwrap().to_owned();
@@ -173,7 +173,7 @@ fn every_mistake_of_a_port_is_found_where_it_is_and_named_with_its_error_before_
             let one = report.diagnosis.iter().find(|one| one.name == name).unwrap();
             assert!(one.after < one.before / 8.0, "{bug}: {one:?}");
             assert!(report.diagnosis.is_sorted_by(|a, b| a.after <= b.after), "{bug}: the best first");
-            assert!(names.len() <= 3, "{bug} is told from most others: {names:?}");
+            assert!(names.len() <= 3, "{bug}: few mistakes are left: {names:?}");
         }
     }
     assert_eq!(named, NAMES.into_iter().collect(), "each name has a port that makes the mistake");
@@ -217,7 +217,7 @@ fn of_several_matrices_on_the_way_to_a_stage_one_alone_may_be_read_otherwise() {
     assert_eq!(names, BTreeSet::from(["weight_layout"]), "{:?}", report.diagnosis);
 }
 
-/// In a pass of one token, whose row of the mask is computed as if it were the first row.
+/// In a pass of a single token, the mask's row is computed as if it were the first row of the text.
 #[test]
 fn a_mask_that_forgets_what_is_cached_is_named() {
     let model = model("gqa");
@@ -295,7 +295,7 @@ fn precisions_kernels_and_caches_are_never_accused() {
                 assert!(report.same(), "{on} in {precision}: {:?}", report.first);
                 let report = diff::compare(&mut a.clone(), &mut b.clone(), &|_| ()).unwrap();
                 assert!(report.same(), "{on} in {precision}, by the table: {:?}", report.first);
-                // The same if only a few stages are present.
+                // The runs are also equal if only a few stages are present.
                 for shown in [
                     &[Stage::Xq, Stage::FfnResidual][..],
                     &[Stage::AttnOutput, Stage::Logits],
@@ -410,7 +410,7 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
     assert!(right.same() && right.samples && !judged(&model, &a, &a).samples);
     for column in (0..vocab).step_by(41) {
         for wrong in [0.0, f32::NAN] {
-            // One value of a column, and all values of it.
+            // Changes one value of a column, and in the second round all values of the column.
             for row in [Some(IDS.len() - 1), None] {
                 let is_wrong = |at: usize| at % vocab == column && row.is_none_or(|row| at / vocab == row);
                 let report = sampled(&changed(&a, site, |at, x| if is_wrong(at) { wrong } else { x }));
@@ -419,7 +419,7 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
             }
         }
     }
-    // The same next to values that are infinite in both.
+    // A changed column is also found next to values that are infinite in both runs.
     for column in (0..vocab - 1).step_by(97) {
         let hidden =
             |run: &Kept| changed(run, site, |at, x| if at % vocab == column { f32::NEG_INFINITY } else { x });
@@ -428,7 +428,7 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
         let report = diff::compare_with(&model, &mut a, &mut b, Sample::Seeded(1), &|_| ()).unwrap();
         assert!(!report.same(), "{column}");
     }
-    // The same if all earlier stages differ.
+    // Changed rows are also found if all earlier stages differ.
     let other =
         Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default().with_precision(Precision::Bf16))
             .unwrap();
@@ -447,7 +447,7 @@ fn a_cache_of_16_bits_that_nobody_says_differs_and_one_that_is_said_does_not() {
         for says in [None, Some(CacheDtype::F32), Some(dtype)] {
             let mut b = b.clone();
             b.about.cache = says;
-            // Only stages that read the cache, without the cache.
+            // A copy of B without the cache, with only some of the stages before and after the cache.
             let mut few = b.clone();
             few.frames.retain(|site, _| {
                 [Stage::XkRope, Stage::Xv, Stage::XqRope, Stage::AttnHeads].contains(&site.stage)
@@ -548,7 +548,7 @@ fn a_position_of_a_decode_pass_that_is_off_is_named_where_no_angle_is_shown() {
         cached[first..].copy_from_slice(&own);
         let shape = b.frames[&keys].shape().to_vec();
         b.frames.insert(keys, frame(keys, &shape, cached));
-        // Only the stages that hooks on modules show, and the cache.
+        // B has only stages that hooks on modules show, and the cache.
         let shown = [Stage::AttnNorm, Stage::Xq, Stage::Xk, Stage::Xv, Stage::CacheK];
         b.frames.retain(|site, _| shown.contains(&site.stage));
         let report = judged(&model, &a, &b);
@@ -630,7 +630,7 @@ fn in_neighbours(run: &Kept, head_dim: usize, says: bool) -> Kept {
 fn pairs_in_another_order_that_both_say_are_no_difference_and_what_differs_then_is_one() {
     let model = model("gqa");
     let (mut a, head_dim) = (run_on(&model, 2), model.config.head_dim);
-    // Their files differ, so they have different fingerprints.
+    // The model files of the two runs differ, so they have different fingerprints.
     a.about.fingerprint = Some(model.fingerprint().unwrap().weights);
     let mut b = in_neighbours(&a, head_dim, true);
     b.about.fingerprint = Some("another".into());
@@ -683,7 +683,8 @@ fn a_port_without_a_mistake_is_the_same_where_few_stages_are_written() {
     }
 }
 
-/// The same if every result is rounded. The rounding errors of earlier layers are passed on, and grow on the way.
+/// A run whose every result is rounded to bfloat16. The rounding errors of earlier layers are passed on, and grow on
+/// the way.
 #[test]
 fn a_run_in_bfloat16_is_the_same_where_few_stages_are_written() {
     let opened = llama_trace::builtin::open().unwrap();

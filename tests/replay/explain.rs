@@ -52,7 +52,8 @@ fn every_number_is_what_its_operands_give_again_to_the_bit() {
                     assert_eq!(site.stage, Stage::Tokens, "{name}: {} has no result", found.address);
                     continue;
                 };
-                // If a unit sums products in another order, the two may differ by one step of bfloat16.
+                // If a bfloat16 unit sums products in another order, `result` and `recorded` may differ by one step of
+                // bfloat16.
                 let bound = if bf16 { 1.0 / 128.0 } else { 0.0 };
                 let same = result == recorded || found.difference().abs() <= bound * recorded.abs();
                 assert!(same, "{name} {}: {result} for {recorded}\n{found:?}", found.address);
@@ -81,7 +82,8 @@ fn flat(frame: &llama_trace::trace::Frame, mut at: usize) -> Number {
     frame.get(&index).unwrap()
 }
 
-/// In bfloat16 too, if the kernel sums in the order of the plain loops.
+/// Without a bfloat16 unit, the kernel sums in the order of the plain loops. Explanations are then bit-exact in
+/// bfloat16 too.
 #[test]
 fn without_a_unit_bfloat16_is_given_again_to_the_bit() {
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(8);

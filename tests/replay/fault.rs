@@ -67,7 +67,7 @@ impl Other {
     }
 }
 
-/// The activations as products read them, and the original ones, for the product that sums them itself.
+/// The activations as the CPU's products read them, and the original activations, which a faulty product sums itself.
 pub(crate) struct Input {
     of_cpu: backend::Input,
     x: Vec<f32>,
@@ -85,12 +85,12 @@ fn floats(buffer: &Buffer) -> &[f32] {
     buffer.downcast::<Vec<f32>>()
 }
 
-/// The same, to write to them.
+/// The values of a buffer of the CPU, to write to them.
 fn floats_mut(buffer: &mut Buffer) -> &mut [f32] {
     buffer.downcast_mut::<Vec<f32>>()
 }
 
-/// Another last bit, as from another order of summation.
+/// Changes the last bit of each value, as another order of summation may do.
 fn other_bit(values: &mut [f32]) {
     for value in values {
         *value = f32::from_bits(value.to_bits() ^ 1);

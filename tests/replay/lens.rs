@@ -237,9 +237,11 @@ fn missing_stages_and_positions_are_errors() {
     let site = Site::layer(0, 0, Stage::FfnResidual);
     assert!(ask(&mut live, &Query::Lens(LensAt { site, tokens: 4..9, top: 1 })).is_err());
     let site = Site::once(0, Stage::Logits);
-    for (token, id, against, said) in
-        [(9, None, None, "there is no"), (0, Some(9999), None, "no token 9999"), (0, Some(4), Some(4), "two")]
-    {
+    for (token, id, against, said) in [
+        (9, None, None, "has no token 9"),
+        (0, Some(9999), None, "no token 9999"),
+        (0, Some(4), Some(4), "two"),
+    ] {
         let query = Query::Attribution(AttributionAt { site, token, id, against });
         let error = ask(&mut live, &query).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
@@ -256,6 +258,6 @@ fn missing_stages_and_positions_are_errors() {
         of(hidden, 0, vec![99_999]),
     ] {
         let error = ask(&mut live, &query).unwrap_err().to_string();
-        assert!(error.contains("there is no"), "{query}: {error}");
+        assert!(error.contains(" no "), "{query}: {error}");
     }
 }

@@ -49,7 +49,7 @@ fn sum(values: impl Iterator<Item = u64>) -> u64 {
     hasher.finish()
 }
 
-/// The checksums of the rows of a block with contiguous whole rows.
+/// A checksum for each row of `block`, whose rows must be whole and contiguous.
 fn sums_of(block: &Block) -> Vec<u64> {
     let width = *block.shape.last().unwrap();
     assert_eq!(block.region.shape().last(), Some(&width), "rows are whole");
@@ -85,7 +85,7 @@ fn compare_within(memory: usize, model: impl Fn() -> Model, prompt: &[u32], pass
         let (_, outer) = shape.split_last().unwrap();
         let mut row = 0;
         while row < recorded.len() {
-            // The whole of this row.
+            // The region of the whole row.
             let mut rest = row;
             let mut region: Vec<_> = outer
                 .iter()
@@ -142,7 +142,8 @@ fn within_64_mib_every_stage_of_1100_tokens_over_128256_is_there_and_the_same() 
 #[test]
 fn inputs_of_layers_that_had_to_go_are_made_again_over_many_layers_and_passes() {
     let prompt: Vec<u32> = (1..=40).collect();
-    // The input of a layer takes 5 KB in the prefill. So the budget has room for none, for one, or for a few of them.
+    // The input of a layer takes 5 KB in the prefill. So the budgets have room for no input, for one, or for a few
+    // inputs.
     for memory in [16 << 10, 32 << 10, 96 << 10, 1 << 20] {
         compare_within(memory, || thin(32, 12, 50), &prompt, 6);
     }
@@ -282,7 +283,7 @@ fn work_that_was_stopped_can_be_asked_for_again_with_the_same_bits() {
     assert_same(&ours.frame, &theirs.frame);
 }
 
-/// A request to stop is heard however soon it comes after a question. A later question is answered.
+/// A request to stop works however soon it comes after a query. A later query is answered.
 #[test]
 fn what_was_asked_for_a_moment_ago_is_stopped_too() {
     let prompt: Vec<u32> = (0..600).map(|i| i * 7 % 300).collect();

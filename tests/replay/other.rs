@@ -58,7 +58,7 @@ fn what_a_backend_sums_in_its_own_order_is_made_by_it_and_not_derived() {
     let left: Vec<_> = Stage::ALL.iter().filter(derived).collect();
     assert_eq!(left, [&Stage::Mask, &Stage::Keys, &Stage::Values], "these copy");
     let by_cpu = |stage: &&Stage| is_derived(&Cpu::default(), **stage) != is_derivable(**stage);
-    assert_eq!(Stage::ALL.iter().find(by_cpu), None, "the CPU keeps the order of all");
+    assert_eq!(Stage::ALL.iter().find(by_cpu), None, "the CPU has the bits of all functions");
 }
 
 /// Runs the fused operations of `backend` and the plain operations that they replace, with weights and biases of a

@@ -28,7 +28,7 @@ use llama_trace::trace::{
 
 use super::{MODELS, PASSES, ask, assert_same, model_in, sampler, start};
 
-/// The description in a trace with these stages. No real run made it.
+/// The description in a trace with these stages. It does not come from a real run.
 fn about(card: ModelCard, stages: &[Stage]) -> About {
     About {
         program: "a test".into(),
@@ -245,7 +245,8 @@ fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
         assert_eq!(trace.digests(site).unwrap().len(), 4);
         assert!(trace.rows(site, all.clone()).unwrap().is_some());
         let mut bytes = std::fs::read(path).unwrap();
-        // Means are summed in the order in which the values arrive.
+        // The means in the files may differ, because they are summed in the order in which the values arrive. The
+        // digests must be the same.
         let digests = |bytes: &[u8]| {
             std::fs::write(folder.path().join("one"), bytes).unwrap();
             Trace::open(&folder.path().join("one")).unwrap().digests(site).map(<[_]>::to_vec)
@@ -279,7 +280,7 @@ fn the_header_stays_small_with_two_thousand_decode_passes() {
     let path = folder.path().join("trace");
     let context = model.config.context;
     let card = model.card();
-    // As many passes as the file's table needs. The model's own context is shorter.
+    // A context with room for all these passes. The model's own context is shorter.
     let card = ModelCard { config: ModelConfig { context: context.max(4096), ..card.config }, ..card };
     let about = about(card.clone(), &stages(&card.sizes(), Keep::All, follows));
     let decode = (1..=2000).map(|pass| PassDims { pass, start: 4 + pass, tokens: 1 });

@@ -20,7 +20,7 @@ struct Asks<P> {
     inner: P,
     stop: Stop,
     left: Cell<usize>,
-    /// Values that were recorded after that.
+    /// The number of values that were recorded after the stop request.
     late: usize,
 }
 

@@ -173,7 +173,7 @@ fn ctrl_c_works_after_an_incomplete_escape_sequence() {
     for keys in ["\x1b[1;5", "\x1b[200~a paste without an end", "\x1b[<0;1", "\x1bO"] {
         let mut viewer = viewer(&[]);
         viewer.send(keys);
-        // Time for the program to read it.
+        // Gives the program time to read the incomplete sequence.
         std::thread::sleep(std::time::Duration::from_millis(300));
         viewer.send("\x03");
         let end = viewer.end();
@@ -222,7 +222,7 @@ fn a_truncated_model_leaves_no_temporary_folder() {
         assert!(started.elapsed() < std::time::Duration::from_secs(60), "the model is not mapped");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    // The norms of the model are read when it is loaded.
+    // Waits until the model is loaded, because the norms are read at that time.
     std::thread::sleep(std::time::Duration::from_millis(300));
     shorten(&model);
     export.send("ab\r\x04\x04");
@@ -242,7 +242,7 @@ fn a_viewer_without_memory_restores_the_terminal_with_a_message() {
     let pid = Pid::from_raw(viewer.pid().cast_signed());
     let none = Rlimit { current: Some(1 << 20), maximum: None };
     prlimit(pid, Resource::As, none).unwrap();
-    // Each token's pass is kept.
+    // The viewer keeps the pass of each token, so it needs more and more memory.
     for _ in 0..400 {
         viewer.send("tn");
         std::thread::sleep(std::time::Duration::from_millis(10));

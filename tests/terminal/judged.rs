@@ -17,7 +17,7 @@ fn recorded(model: &Path, to: &Path) -> String {
 #[test]
 fn two_traces_open_at_the_first_difference_and_both_are_explained() {
     let folder = tempfile::tempdir().unwrap();
-    // The same model, with another matrix in its second layer.
+    // B's model is a copy of A's model with another matrix in its second layer.
     let other = models::golden("gqa", |tensors| {
         let (_, bytes) = tensors.get_mut("model.layers.1.mlp.gate_proj.weight").unwrap();
         bytes.reverse();
@@ -59,7 +59,7 @@ fn a_port_is_shown_beside_the_reference_with_the_models_texts() {
     viewer.until("ids have texts", |screen| !screen.contents().contains("#391"));
     // The message must not ask for --model, which was given. The reason is that the port wrote no rotated queries.
     viewer.send("\r");
-    let said = ["r1:p0/L0/xq_rope[", "r1:p0/L0/xq is not there", "let B write it too"];
+    let said = ["r1:p0/L0/xq_rope[", "r1:p0/L0/xq is not there", "write this stage in B too"];
     let screen = viewer.shows(&[&["where from there"][..], &said].concat());
     assert!(!screen.contains("--model"), "{screen}");
     // Waits between the two keys: sent together, Esc and `q` would be Alt-q.

@@ -33,7 +33,8 @@ fn ctrl_c_stops_the_rendering_of_a_template_and_the_chat_goes_on() {
                     {% if x | upper == 'x' %}{% endif %}{% endfor %}{{ messages[-1].content }}";
     let model = chat_model(folder.path(), template);
     let mut chat = Terminal::start(WINDOW, command(&["chat", "--model", &model, "-n", "1"]));
-    // First the key sends the signal to all processes of the terminal, then only this process receives it.
+    // In the first round, Ctrl-C sends the signal to all processes of the terminal. In the second round, only this
+    // process receives a signal.
     for key in [true, false] {
         say(&mut chat, "slow");
         if key {
@@ -96,7 +97,8 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let pipe = pipe.to_str().unwrap();
-    // First no process has opened the pipe for writing, then one has opened it but writes nothing.
+    // In the first round, no process has opened the pipe for writing. In the second round, a process has opened the
+    // pipe but writes nothing.
     for held in [false, true] {
         let writer = held.then(|| fs::File::options().read(true).write(true).open(pipe).unwrap());
         let mut waits = Terminal::start(WINDOW, command(&["--prompt-file", pipe, "-n", "1"]));

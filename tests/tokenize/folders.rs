@@ -130,10 +130,18 @@ fn a_tokenizer_class_with_unsupported_rules_is_named() {
         let output = command(["info", "--model", model]).output().unwrap();
         let text = stdout(&output);
         assert!(output.status.success(), "{}", stderr(&output));
-        assert_eq!(text.contains(&format!("as {name}, whose own rules")), named, "{class}: {text}");
+        assert_eq!(
+            text.contains(&format!("as {name}, but this program does not know the rules")),
+            named,
+            "{class}: {text}"
+        );
         let output = command(["chat", "--model", model]).stdin(std::process::Stdio::null()).output().unwrap();
         let text = stderr(&output);
-        assert_eq!(text.contains(&format!("as {name}, whose own rules")), named, "{class}: {text}");
+        assert_eq!(
+            text.contains(&format!("as {name}, but this program does not know the rules")),
+            named,
+            "{class}: {text}"
+        );
     }
     declare("CodeLlamaTokenizer");
     let path = folder.path().join("tokenizer.json");

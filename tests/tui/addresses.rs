@@ -116,19 +116,22 @@ fn the_error_about_a_wrong_part_lists_what_exists() {
         ("L1/xq_rope[k=0]", "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"),
         ("L1/xq_rope[h=4]", "head 4 is past the last: 0 to 3"),
         ("L1/xq_rope[h=0,t=12]", "token 12 is past the last: 0 to 11"),
-        ("L1/xq_rope[h=x]", "`h=x`: `x` is not a number from 0 on"),
+        ("L1/xq_rope[h=x]", "`h=x`: `x` is not a whole number, 0 or larger"),
         ("L1/xq_rope[h=0", "`[h=0` has no `]` at its end"),
         ("L3/xq_rope[h=0]", "there is no layer 3: 0 to 2"),
         ("p2/L0/xq_rope[h=0]", "there is no pass 2: 0 to 1 so far"),
         ("L0/logits[v=3]", "logits is outside the layers: its address is p0/logits"),
         ("L0/sofmax[h=3]", "there is no stage `sofmax`; did you mean softmax?"),
-        ("7", "there is no layer 7: 0 to 2; a plain number is a layer, and step 7 is a step"),
+        ("7", "there is no layer 7: 0 to 2; a plain number is a layer: type step 7 for the step"),
         ("h4", "there is no head 4: 0 to 3"),
         ("//L3", "there is no layer 3: 0 to 2"),
         ("L0/qqqqqqqq", "there is no stage `qqqqqqqq`; Tab completes, Esc closes"),
         ("mine:L0/xq", "there is no run mine: r0 is the only one"),
         ("s1/L0/xq", "there is no sequence 1: 0 is the only one"),
-        ("wq", "wq is a weight: name one of its numbers (L0/wq[o=0,i=0]) to see its row; xq reads it"),
+        (
+            "wq",
+            "wq is a weight: name one of its numbers (L0/wq[o=0,i=0]) to see its row; the stage xq reads it",
+        ),
         ("L1/wq[o=5,i=32]", "dim 32 is past the last: 0 to 31"),
         ("L3/wq[o=5]", "there is no layer 3: 0 to 2"),
         ("L1/tok_embeddings[v=3]", "tok_embeddings is outside the layers: leave the layer out"),
@@ -206,7 +209,7 @@ fn the_addresses_in_the_help_are_those_on_the_screen() {
     let mut stage = Stage::at("softmax");
     go(&mut stage, "p0/L1/softmax[h=2,t=5,k=1]");
     let address = here(&stage);
-    stage.keys("?").shows(&address);
+    stage.keys("?softmax").shows(&address);
 }
 
 /// Returns the suggestions of the go-to line for a text: each line, and the description next to it.

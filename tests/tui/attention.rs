@@ -135,7 +135,7 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
     desk.shows(&format!("one token back   L{} h{} {:.2}", best.1, best.2, best.0));
     // In a decode pass, the view `layers` has only one query.
     desk.go("p1/L0/softmax");
-    desk.keys("6").shows("of the one query");
+    desk.keys("6").shows("for the one query");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_wide_overview_is_split_into_bands() {
         assert_eq!(ranges.len(), layout.rows / layout.band, "{}", stage.screen());
         assert_eq!((ranges[0].0, ranges.last().unwrap().1), (0, 1407), "{ranges:?}");
         assert!(ranges.windows(2).all(|two| two[0].1 + 1 == two[1].0), "{ranges:?}");
-        // Down from the last line of a band leads to the first line of the next band.
+        // From the last line of a band, the key Down leads to the first line of the next band.
         for _ in 0..layout.rows - 1 {
             let before = stage.app.layout().unwrap().cursor.0;
             stage.keys("j");

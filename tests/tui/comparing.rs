@@ -85,7 +85,7 @@ fn the_go_to_line_says_what_to_compare_with() {
         ("compare", "type what to compare with"),
         ("compare h=9", "head 9 is past the last"),
         ("compare softmax", "different axes"),
-        ("compare s3", "go to that sequence or run first"),
+        ("compare s3", "to compare with another sequence or run"),
     ] {
         stage.keys("/").keys(asked).key(KeyCode::Enter);
         assert!(stage.message().contains(wrong), "{asked}: {}", stage.message());
@@ -194,7 +194,7 @@ fn the_difference_of_two_is_shown_cell_by_cell() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("xq", size, Depth::None);
         stage.keys("d");
-        assert!(stage.message().contains("c compares, then d"), "{}", stage.message());
+        assert!(stage.message().contains("press c, then d"), "{}", stage.message());
         stage.keys("/L1/xq[t=4,h=2,c=3]").key(KeyCode::Enter);
         stage.keys("v/compare h=1").key(KeyCode::Enter);
         stage.shows("d difference");

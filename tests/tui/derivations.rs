@@ -94,7 +94,7 @@ fn in_a_small_window_operands_are_still_distinguishable() {
     desk.shows("of all |terms|");
     desk.go("p0/rope_cos[t=3,i=1]");
     desk.shows("frequency of the pair,");
-    desk.shows("radians a position");
+    desk.shows("radians per position");
     // A token's text that could be read as a part of the address is in quotes.
     let mut desk = Desk::at("p1/L1/softmax[h=2,t=0,k=5]", (200, 60));
     desk.key(KeyCode::Enter).shows("k=5 \",\"]");
@@ -127,7 +127,7 @@ fn terms_that_are_not_applied_have_a_heading() {
     let heading = line("the others in that sum, each with its exponential");
     assert!(line("sum of all exponentials ") < heading && heading < line("k=2 ␣upon]"), "{screen}");
     desk.go("p0/L1/qk[h=2,t=3,k=3]");
-    desk.shows("both stand at one position, 0 radians apart");
+    desk.shows("both tokens are at one position, 0 radians apart");
     desk.hides("pair 0, 0");
 }
 
@@ -270,13 +270,13 @@ fn a_rotation_and_a_gate_are_drawn() {
 fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
     let mut desk = Desk::at("p0/nucleus[v=11]", (200, 60));
     desk.key(KeyCode::Enter).shows("1024 tokens are possible; top-k 20 and top-p 0.9 keep 1 and remove");
-    desk.shows("together.");
-    desk.shows("This token is number 1 of them; the sum up to and including it is");
+    desk.shows("total");
+    desk.shows("This token is number 1 of the kept ones;");
     desk.go("p0/nucleus[v=7]");
-    desk.shows("This token is not among them: top-");
+    desk.shows("This token cannot be sampled: top-");
 }
 
-/// If the probability of a token is 0 only because e^x is too small for float32, the view does not say that top-k or
+/// A token's probability may be 0 only because e^x is too small for float32. The view then does not say that top-k or
 /// top-p cut the token.
 #[test]
 fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
@@ -285,7 +285,7 @@ fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
         while desk.app.view().name() != "sampler" {
             desk.keys("v");
         }
-        // Temperature 0.1, all tokens, top-p 1.
+        // Sets temperature 0.1, no top-k limit, and top-p 1.
         for (knob, right, times) in [("", false, 7), ("]", true, 8), ("]", true, 4)] {
             desk.keys(knob);
             for _ in 0..times {
@@ -306,7 +306,7 @@ fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
         let row = screen.lines().find(|line| line.contains(&format!(" {first} "))).unwrap();
         // The row says once that the token is cut: by the run's own top-k, and not by the tried settings.
         assert_eq!(row.matches("cut").count(), 1, "{screen}");
-        // A top-k that cuts some of the possible tokens is named as before.
+        // If top-k cuts tokens that could be sampled otherwise, the view says that top-k cuts them.
         desk.keys("[");
         for _ in 0..13 {
             desk.key(KeyCode::Left);
@@ -350,7 +350,7 @@ fn the_go_to_line_opens_weights_by_address_and_steps_by_number() {
     // The program can also open at this address.
     let mut desk = Desk::at("L1/wq[o=5,i=17]", (120, 40));
     desk.shows("L1/wq[o=5,i=17] · learned");
-    // The trail ends at the next step.
+    // Going to the next step ends the trail.
     desk.go("p0/L1/qk[h=2,t=3,k=1]");
     desk.key(KeyCode::Enter).key(KeyCode::Enter).shows(" › ");
     desk.keys("N");

@@ -434,7 +434,7 @@ fn the_residual_view_says_what_its_arrows_and_shares_are() {
     for (size, share, arrow) in [
         ((80, 24), " share", "x (→): the row above, a (arrow): added"),
         ((120, 40), " share", "x (→): the row above, a (arrow): added"),
-        ((200, 60), "share: ‖a‖ / ‖x‖", "a: the added vector, shown as the arrow next to the angle"),
+        ((200, 60), "share: ‖a‖ / ‖x‖", "a: the added vector (the arrow next to the angle)"),
     ] {
         let stage = in_view(Synthetic::new(), "L1/attn_residual", "residual", size);
         stage.shows(arrow);

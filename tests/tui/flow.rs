@@ -130,7 +130,7 @@ fn enter_opens_a_box_and_goes_into_a_layer() {
     let mut stage = Stage::at("xq_rope");
     view(&mut stage, "flow").key(KeyCode::Enter);
     assert_eq!((stage.name(), stage.app.view().name()), ("xq_rope", "heatmap"));
-    // From the layer to the pass, and from there into another layer.
+    // Goes from the diagram of the layer to that of the pass, and from there into another layer.
     view(&mut stage, "pass").keys("j").key(KeyCode::Enter);
     assert_eq!(
         (stage.name(), stage.app.place().layer, stage.app.view().name()),

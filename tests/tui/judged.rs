@@ -107,7 +107,8 @@ impl Pair {
     fn sync(&mut self) {
         self.stage.app.sync(self.runs.source());
         self.stage.app.sync_compared(self.runs.before());
-        // Drawing may request more values. The event loop does the same.
+        // The viewer is synchronised twice, as in the event loop, because the first answers may lead to further
+        // questions.
         self.stage.app.sync(self.runs.source());
         self.stage.app.sync_compared(self.runs.before());
     }
@@ -202,8 +203,8 @@ fn a_pass_that_one_run_lacks_is_compared_with_none() {
     }
     pair.keys("/p1/L1/xq\r");
     assert!(pair.address().starts_with("p1/L1/xq["), "{}", pair.address());
-    pair.stage.shows("B · it has no such value");
-    pair.stage.shows("there is no pass 1 here: this is r1:p0/L1/xq");
+    pair.stage.shows("B · no value at this index");
+    pair.stage.shows("pass 1 does not exist; this is r1:p0/L1/xq");
     pair.keys("/p0\r");
     pair.stage.shows("B · A − B = ");
 }

@@ -97,8 +97,8 @@ fn views_that_need_weights_say_so_without_weights() {
     }
 }
 
-/// These views open on the last token, whichever token was chosen at another step, because the prediction of a pass is
-/// the one after its last token.
+/// These views open on the last token, even if another token was chosen at another step. The reason is that a pass
+/// predicts the token after its last one.
 #[test]
 fn logits_attribution_and_units_open_on_the_last_token() {
     let last = |desk: &Desk, step: &str| {

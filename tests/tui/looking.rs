@@ -1,4 +1,4 @@
-//! Cells with an equal value, panels that fold, automatic play, dragging, and the list of chapters.
+//! Cells with an equal value, panels that fold, playback, dragging, and the list of chapters.
 
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::frame::Number;
@@ -56,7 +56,11 @@ fn the_filter_counts_its_cells_and_keys_walk_through_them() {
         for _ in 0..count {
             stage.keys("+");
             assert!(like(value(&stage)), "{step}: {} is not like {own}", value(&stage));
-            assert!(stage.message().contains(&format!(" of {count} cells of {step}")), "{}", stage.message());
+            assert!(
+                stage.message().contains(&format!(" of the {count} cells of {step}")),
+                "{}",
+                stage.message()
+            );
             seen.push(stage.app.index());
         }
         assert_eq!((stage.app.place(), stage.app.index()), (place, index), "{step}: once round");
@@ -143,13 +147,13 @@ fn play_goes_on_until_its_end_or_any_other_key() {
     update(&mut stage.app, Action::PlayOn);
     stage.sync();
     assert_eq!((stage.app.place().layer, stage.message()), (Some(0), ""));
-    // The play goes towards layer 0 and ends there.
+    // The playback goes towards layer 0 and ends there.
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
     stage.shows("layer 0 is the first layer");
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
-    // Any other key stops the play and does nothing else, even a key that would go on or quit.
+    // Any other key only stops the playback, even a key that would go to the next step or quit.
     for key in ["n", " ", "x", "/", "q", "j"] {
         let (place, at) = (stage.keys("nA").app.place(), stage.app.index());
         stage.keys(key).shows("stopped");

@@ -154,7 +154,7 @@ fn the_note_of_a_mark_stays_with_its_place() {
     save_marks(&mut stage.app);
     assert_eq!(
         stage.message(),
-        format!("a was moved from {cell} to {other}; its note is a comment in the file now")
+        format!("a was moved from {cell} to {other}; the old note is now a comment in the file")
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), text.replace("a p0", "# a p0") + &format!("a {other}\n"));
     stage.keys("'a");
@@ -192,7 +192,7 @@ fn the_help_screen_finds_what_is_typed() {
     stage.keys("?").shows("Walking through the pass");
     stage.keys("npy").shows("export this stage");
     assert!(!stage.screen().contains("next step"), "{}", stage.screen());
-    stage.keys("zzz").shows("nothing here has to do with it");
+    stage.keys("zzz").shows("nothing matches");
     for _ in 0..3 {
         stage.key(KeyCode::Backspace);
     }
@@ -309,7 +309,7 @@ fn a_histogram_counts_every_finite_value_once() {
     let all = values(&mut stage);
     let finite = all.iter().filter(|(index, value)| index[0] == head && value.is_finite()).count();
     assert_eq!(counted, finite, "{screen}");
-    stage.shows("not finite: in none");
+    stage.shows("not finite: in no bin");
     // The cursor can reach every bin that is not empty.
     let rows = stage.app.layout().unwrap().rows;
     let mut bins = std::collections::BTreeSet::new();

@@ -50,10 +50,10 @@ fn escape_quits_during_the_first_pass_and_later_only_stops_work() {
 fn stopped_work_is_reported_and_computed_on_request() {
     let mut stage = Stage::at("xq");
     stage.source.interrupts = true;
-    stage.keys("N").shows("It was stopped. r computes it again.");
+    stage.keys("N").shows("The computation was stopped. r starts it again.");
     stage.source.interrupts = false;
     stage.sync();
-    stage.shows("It was stopped.");
+    stage.shows("The computation was stopped.");
     stage.keys("r").shows("p0/L2/xq[t=11,h=2,c=0] = ");
 }
 

@@ -34,8 +34,8 @@ fn caption(stage: &Stage) -> String {
     stage.screen().lines().nth(4).unwrap().to_owned()
 }
 
-/// An index that is counted from 0 is never followed by "of" and a count: "3 of 4" for the last index would look as if
-/// there were one more.
+/// An index that is counted from 0 is never followed by "of" and a count. For example, "3 of 4" for the last of 4
+/// indices would look as if one more index followed.
 #[test]
 fn an_index_is_shown_with_its_range() {
     let mut seen = BTreeSet::new();
@@ -202,7 +202,7 @@ fn the_legend_explains_numbers_without_room() {
 fn the_strip_names_the_query_of_its_attention() {
     let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
     for (width, told) in [
-        (200, "after each token, its attention L1 h2 t11: ░≥0.05"),
+        (200, "after each token, its weight for query L1 h2 t11: ░≥0.05"),
         (120, " attention L1 h2 t11 ░≥0.05"),
         (80, " L1 h2 t11 ░≥0.05"),
     ] {

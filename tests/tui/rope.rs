@@ -48,7 +48,7 @@ fn rope_rotates_a_pair_by_its_position_times_theta() {
     }
 }
 
-/// The values before and after are the trace's own, component by component, with both pairings.
+/// The values before and after the rotation are those in the trace, for each component and with both pairings.
 #[test]
 fn rope_shows_the_recorded_pair_before_and_after() {
     let mut stage = Stage::sized("xq_rope", (200, 60), Depth::None);
@@ -82,11 +82,7 @@ fn rope_shows_the_recorded_pair_before_and_after() {
 fn the_curves_have_named_axes_and_marks() {
     for (size, positions, marks) in [
         ((120, 40), "position 0-4 →", "a dot: a position, ● the cursor's"),
-        (
-            (200, 60),
-            "position 0 to 4 →",
-            "each dot is the angle at a position, ● at the one under the cursor",
-        ),
+        ((200, 60), "position 0 to 4 →", "each dot is the angle at a position, ● at the cursor's position"),
     ] {
         let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=3]", size);
         desk.keys("6");

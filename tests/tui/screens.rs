@@ -73,7 +73,7 @@ fn int8_values_and_scales_say_what_they_are() {
     for (name, texts) in [
         ("attn_norm_q8", ["steps of its scale", "min -12", "= 5 values that share a scale"]),
         ("attn_heads_scale", ["size of a step", "heads side by side", "H·C/g=7"]),
-        ("xq", ["wq int8", "group of 5 ends", "run on into the next row"]),
+        ("xq", ["wq int8", "group of 5 ends", "continue in the next row"]),
     ] {
         open(&mut stage.app, &OpenAt { stage: Some(name.into()), ..OpenAt::default() }).unwrap();
         stage.sync();

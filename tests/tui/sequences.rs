@@ -171,7 +171,7 @@ fn two_sequences_are_compared_at_one_cell_with_their_difference() {
             let factor = 1.0 + sequence as f32;
             let shown = program.stage.app.tensor().unwrap().get(&program.stage.app.index()).unwrap();
             let llama_trace::trace::frame::Number::F32(shown) = shown else { panic!("{shown:?}") };
-            // The values of all sequences are the same wave, each times another factor.
+            // All sequences have the same wave of values. Each sequence multiplies the wave by another factor.
             shown / (1.0 + program.stage.app.outline().sequence as f32) * factor
         };
         let shows_both = |program: &Program, here: usize, there: usize| {
@@ -194,10 +194,10 @@ fn two_sequences_are_compared_at_one_cell_with_their_difference() {
         shows_both(&program, 1, 0);
         program.keys(")");
         shows_both(&program, 2, 1);
-        // Two sequences may have different lengths, so one may lack a token of the other.
+        // Two sequences may have different lengths, so a token of one may not exist in the other.
         program.keys("(/t\u{1b}");
         program.keys("/L1/xq[t=10,h=2,c=3]\r");
-        program.stage.shows("s2 · it has no such value");
+        program.stage.shows("s2 · no value at this index");
         program.keys("c");
         assert!(!program.stage.screen().contains("there ="), "{}", program.stage.screen());
     }
@@ -229,7 +229,7 @@ fn two_sequences_of_different_lengths_show_the_same_rows() {
         assert_eq!(both[0], both[1], "{}", program.stage.screen());
         program.keys("jjj");
         program.stage.shows("p0/L1/xq[t=11,h=2,c=3]");
-        program.stage.shows("s2 · it has no such value");
+        program.stage.shows("s2 · no value at this index");
         program.stage.shows("s2/p0/L1/xq has no such value");
         let both = firsts(&program);
         // If a sequence has none of these rows, its panel is empty.
@@ -265,7 +265,7 @@ fn a_picked_token_starts_a_branch_that_is_listed_and_compared() {
         let token = program.stage.app.index()[0] as u32;
         program.keys("b");
         let said = program.stage.message().to_owned();
-        assert!(said.starts_with("r1 parts from r0 after pass 1"), "{said}");
+        assert!(said.starts_with("r1 branches from r0 after pass 1"), "{said}");
         let outline = program.stage.app.outline().clone();
         assert_eq!((outline.run, outline.passes.len()), (Run(1), 3), "the branch's first own pass has run");
         assert_eq!(outline.passes[1].sampled.as_ref().map(|token| token.id), Some(token));
@@ -279,13 +279,13 @@ fn a_picked_token_starts_a_branch_that_is_listed_and_compared() {
         assert!(!program.stage.screen().contains("← sampled"));
         program.keys("/p2/probs\r");
         program.stage.shows("← sampled");
-        // A later token of the branch.
+        // Runs a decode pass in the branch.
         program.keys("t");
         assert_eq!(program.stage.app.outline().passes.len(), 4);
         // The list shows the texts of the run and of the branch from the fork on.
         program.keys("B");
         program.stage.shows("forks from r0 after p1");
-        program.stage.shows("the run itself");
+        program.stage.shows("the original run");
         program.stage.shows("║ is the fork");
         crate::pictures::compare(&format!("branches-{}x{}", size.0, size.1), &program.stage.screen());
         program.keys("k\r");
@@ -298,7 +298,7 @@ fn a_picked_token_starts_a_branch_that_is_listed_and_compared() {
         assert_eq!(program.here().split('[').next(), Some("p2/probs"));
         for line in ["/r7:\r", "/r7\r"] {
             program.keys(line);
-            assert_eq!(program.stage.message(), "there is no run r7: there are r0, r1");
+            assert_eq!(program.stage.message(), "there is no run r7: the runs are r0, r1");
         }
         program.keys("/r1\r");
         assert_eq!(program.stage.app.outline().run, Run(1));
@@ -468,10 +468,10 @@ fn the_sampler_branches_with_its_token_or_the_token_under_the_cursor() {
     let marked = lines.iter().find(|line| line.contains(" ←") && line.contains("0.0")).unwrap();
     assert!(marked.contains(&text), "{screen}");
     program.stage.shows("→ picked");
-    // A branch with the run's own token is not another text, and the list says so.
+    // A branch with the run's own token has the same text as the run, and a message says so.
     program.keys("/r0:p0/probs\rb");
     assert!(
-        program.stage.message().contains("goes on from r0 after pass 0, with the same token"),
+        program.stage.message().contains("continues r0 after pass 0, with the same token"),
         "{}",
         program.stage.message()
     );
@@ -487,7 +487,7 @@ fn the_sampler_branches_with_its_token_or_the_token_under_the_cursor() {
     );
     program.keys("/logits[t=3]\rb");
     assert!(
-        program.stage.message().contains("a branch begins after its last token, 11"),
+        program.stage.message().contains("a branch can begin only after the prompt's last token, 11"),
         "{}",
         program.stage.message()
     );
@@ -503,7 +503,7 @@ fn a_branch_of_a_trace_is_refused_at_once() {
         stage.keys("/").keys(address).key(KeyCode::Enter);
         stage.keys("b");
         assert!(
-            stage.message().starts_with("a trace has the passes that were recorded"),
+            stage.message().starts_with("a trace has only the passes that were recorded"),
             "{}",
             stage.message()
         );
@@ -557,7 +557,7 @@ fn the_go_to_line_runs_another_prompt_and_keeps_the_previous_run() {
     program.stage.shows("→ is the end of a prompt");
     program.keys("\u{1b}/r0:\r");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
-    // The same prompt, with a part of the model switched off.
+    // Requests a run of the same prompt with a part of the model switched off; at first, no part is named.
     program.keys("/without\r");
     assert!(
         program.stage.message().starts_with("name the part to switch off"),

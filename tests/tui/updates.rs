@@ -451,7 +451,7 @@ fn a_hidden_view_does_not_change() {
         let view = stage.app.view().name();
         for key in ["v", "3", "a", "s"] {
             stage.keys(key);
-            assert!(stage.message().contains("covers the tensor"), "{opens} {key}: {}", stage.message());
+            assert!(stage.message().contains("acts on the tensor"), "{opens} {key}: {}", stage.message());
             assert_eq!(stage.app.view().name(), view);
         }
         stage.key(KeyCode::Esc);

@@ -12,7 +12,7 @@ use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::is_derivable;
 
-/// Repetitions of each kind of pass, after a first one that only touches the buffers.
+/// Repetitions of each kind of pass, after a warm-up pass that writes to the new buffers for the first time.
 const PASSES: usize = 5;
 
 /// A probe that copies the wanted stages into permanent buffers.
@@ -52,7 +52,8 @@ pub(super) fn measure(model: &Model, ids: &[u32]) -> Result<Recording> {
         [|site| site.stage == Stage::Logits, |site| !is_derivable(site.stage), |_| true];
     let mut probes = kinds.map(|wants| Copies { wants, buffers: HashMap::new() });
     let mut times: [Vec<Duration>; 3] = Default::default();
-    // Buffers are found by pass number. A new session starts at pass 0 every time.
+    // The probe finds a buffer by its site, which has the pass number. Each round starts again at pass 0, so it reuses
+    // the buffers.
     for round in 0..=PASSES {
         for (probe, times) in probes.iter_mut().zip(&mut times) {
             let mut session = Session::with_capacity(model, Sampler::new(Sampling::default())?, ids.len())?;
@@ -83,7 +84,8 @@ pub(super) fn measure_layer(model: &Model, cached: usize) -> Result<Option<Layer
         let (drawn, time) = timed(&mut session, &[id], &mut NoProbe)?;
         let (next, time_recorded) = timed(&mut session, &[drawn], &mut probe)?;
         id = next;
-        // Buffers are found by pass number, so they get the number of the next recorded pass.
+        // The probe finds a buffer by its site, which has the pass number. The next recorded pass reuses the buffers,
+        // so they get its number.
         let stages = std::mem::take(&mut probe.buffers).into_iter();
         let dims = session.next_pass(1);
         probe.buffers = stages.map(|(site, buffer)| (Site { pass: dims.pass + 1, ..site }, buffer)).collect();

@@ -203,7 +203,7 @@ impl Report {
             let few = if together < size { format!("; {together} at a time") } else { String::new() };
             writeln!(
                 out,
-                "batch {size:<7}{rate:8.1} tokens/s with the prompts, {ratio:.2} × one text; {:.1} ({:.1} to {:.1}) after the prompts, {:.2} × one text{few}",
+                "batch {size:<7}{rate:8.1} tokens/s including the prompts, {ratio:.2} × one text; {:.1} ({:.1} to {:.1}) after the prompts, {:.2} × one text{few}",
                 decode.median,
                 decode.min,
                 decode.max,

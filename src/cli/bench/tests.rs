@@ -1,4 +1,4 @@
-//! The report of a benchmark on a GPU. The kernels of this GPU run on the processor.
+//! The report of a benchmark on an emulated GPU, whose kernels run on the processor.
 
 use clap::Parser;
 
@@ -53,7 +53,7 @@ fn on_a_gpu_every_figure_is_there_and_the_bytes_are_those_of_the_shape() {
     }
     let shares = |of: &str| table.lines().filter(|line| line.contains(of)).count();
     assert_eq!((shares("% of memory read"), shares("% of multiply")), (2, 1), "{table}");
-    assert!(!table.contains("sampling"), "a draw is a part of the pass: {table}");
+    assert!(!table.contains("sampling"), "the GPU samples as part of the pass: {table}");
 
     let json = report.json();
     let ModelConfig { dim, layers, ffn_dim, vocab, .. } = config;
@@ -140,7 +140,7 @@ fn a_benchmark_counts_the_bytes_of_random_weights_of_every_number_type() {
             assert_eq!(input::precision(&model, &checkpoint), q8, "{name}");
         }
         let layer = 256 * 256 * 2 + 128 * 256 * 2 + 3 * 512 * 256;
-        // The table of an untied model is not read.
+        // The embedding table of an untied model is not counted.
         let matrices = (3 * layer + 80 * 256) as f64 * bits / 8.0;
         let vectors = 7 * 256 * if name == "bf16" { 2 } else { 4 };
         assert_eq!(bytes_read(&checkpoint, precision), matrices as usize + vectors, "{name}");
@@ -191,9 +191,9 @@ fn random_weights_are_made_on_the_device_and_are_those_of_the_processor() {
         }
         let (found, expected) = (rows(&cuda), rows(&cpu));
         assert!(found == expected, "{weights:?}");
-        // MXFP4 has 19 values of two exponents.
+        // The MXFP4 weights have two exponents, and therefore at most 19 different values.
         let different: std::collections::HashSet<_> = found.iter().collect();
-        assert!(different.len() > 15, "{weights:?}: they are random");
+        assert!(different.len() > 15, "{weights:?}: the weights are random");
     }
 }
 
@@ -220,7 +220,7 @@ fn what_is_measured_without_options_suits_the_device_and_the_context() {
 #[test]
 fn on_a_gpu_the_report_of_each_shape_is_printed() {
     let Ok(number) = std::env::var("LLAMA_TRACE_GPU") else {
-        println!("skipped: LLAMA_TRACE_GPU names no GPU, and the processor would be a day at it");
+        println!("skipped: LLAMA_TRACE_GPU names no GPU, and the processor would need a day");
         return;
     };
     let device = format!("cuda:{number}");
@@ -235,7 +235,7 @@ fn on_a_gpu_the_report_of_each_shape_is_printed() {
 fn texts_that_wait_for_memory_are_not_counted_as_a_batch() {
     let model = Model::load(&crate::builtin::open().unwrap(), Cpu::default()).unwrap();
     let (config, dtype) = (&model.config, model.backend.cache_dtype());
-    // A batch takes half of the free memory.
+    // A batch takes at most half of the free memory.
     let two = 2 * (2 * kv_cache::bytes(config, dtype, 20 + 5) + buffer_bytes(config, 40, 2));
     let together = |memory| batch::time(&model, 4, 20, 5, memory).unwrap().2;
     assert_eq!([together(None), together(Some(two))], [4, 2]);

@@ -8,7 +8,7 @@ use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::Checkpoint;
 
 /// Times the model with each kernel of its device, and then the fastest kernel with each order of reading. Each
-/// measurement has a prefill of `prompt` tokens, and `draws` tokens sampled after `cached` ones.
+/// measurement has a prefill of `prompt` tokens, and `draws` tokens sampled after `cached` cached tokens.
 pub(super) fn measure(
     checkpoint: &Checkpoint,
     model: &Model,

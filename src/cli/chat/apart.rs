@@ -124,11 +124,7 @@ impl Apart {
     fn beyond(&self, found: &str) -> Error {
         Error::model("the chat template takes too much time or memory")
             .at(&self.place)
-            .expected(format!(
-                "a text after at most {} seconds, in {} MiB of memory",
-                TIME.as_secs(),
-                MEMORY >> 20
-            ))
+            .expected(format!("a text within {} seconds and {} MiB of memory", TIME.as_secs(), MEMORY >> 20))
             .found(found)
             .next("fetch the file again, or put a working chat_template.jinja beside the model")
     }
@@ -150,8 +146,8 @@ fn missing(bytes: usize) {
     naming("the process of the chat template", || drop(black_box(Vec::<u8>::with_capacity(bytes))));
 }
 
-/// The error for a process or thread that cannot be started. `bytes` is the memory that it needs. The system
-/// does not say whether memory is missing, so this function allocates as much: the program ends if that
+/// The error for a process or thread that cannot be started. `bytes` is the memory that it needs. The system does not
+/// say whether memory is missing. So this function allocates the same amount, and the program ends if the allocation
 /// fails.
 fn no_process(place: &str, bytes: usize, error: &dyn Display) -> Error {
     missing(bytes);

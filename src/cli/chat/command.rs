@@ -30,7 +30,7 @@ pub(super) enum Command {
 /// Parses a line; none if it is blank.
 ///
 /// # Errors
-/// [`Error::Usage`] if it begins with a slash and is no command.
+/// [`Error::Usage`] if the line begins with a slash but is not a command.
 pub(super) fn parse(line: &str) -> Result<Option<Command>> {
     let line = line.trim();
     let Some(command) = line.strip_prefix('/') else {

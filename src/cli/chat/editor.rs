@@ -467,7 +467,7 @@ mod tests {
     use super::*;
 
     fn keys(bytes: &[u8]) -> Vec<Key> {
-        // Once all bytes together, and once byte by byte.
+        // The parser gets all bytes together, and then byte by byte.
         let (mut whole, mut parts) = (Keys::default(), Keys::default());
         Parser::new().advance(&mut whole, bytes);
         let mut parser = Parser::new();

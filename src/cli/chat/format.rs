@@ -22,9 +22,9 @@ pub(super) struct Format {
     pub(super) ends: Vec<u32>,
 }
 
-/// Returns the chat format of the checkpoint: its own template. If it has none: Llama 3's template if the
-/// vocabulary has its header tokens, or Llama 2's if the vocabulary looks like Llama 2's and the model's name
-/// is that of a chat model.
+/// Returns the chat format of the checkpoint: its own template. A checkpoint without a template gets Llama 3's template
+/// if the vocabulary has the header tokens of Llama 3. It gets Llama 2's template if the vocabulary looks like Llama
+/// 2's and the model's name is that of a chat model.
 ///
 /// # Errors
 /// [`Error::Model`] if the template's files cannot be read, or no template fits.

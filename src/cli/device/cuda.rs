@@ -15,7 +15,7 @@ use llama_trace_formats::checkpoint::Checkpoint;
 ///
 /// # Errors
 /// [`Error::Usage`] if there is no such GPU, or if an option works only on the processor. [`Error::Prompt`] if the
-/// model does not fit; it says what would fit.
+/// model does not fit; the error says what would fit.
 pub(super) fn open(
     number: usize,
     args: &CpuArgs,
@@ -29,13 +29,13 @@ pub(super) fn open(
             .next("leave them out, or give --device cpu"));
     }
     let cuda = arranged(Cuda::open(number)?, args, precision);
-    // The free memory is what it is, also if another model will take some.
+    // The model may take all of the free memory. Only `--device auto` leaves room for another model.
     check_room(&cuda, checkpoint, Room { beside: 0, ..room })?;
     Ok(cuda)
 }
 
-/// Returns the GPU, with its kernels ready, if there is one on which the model fits. Reports the choice of the device, if
-/// there was one.
+/// Returns the GPU, with its kernels ready, if there is one on which the model fits. Reports the chosen device, if the
+/// machine has a GPU.
 pub(super) fn suitable(
     args: &CpuArgs,
     checkpoint: &Checkpoint,

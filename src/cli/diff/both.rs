@@ -32,7 +32,7 @@ struct Ready {
     ids: Vec<u32>,
     pool: Option<ThreadPool>,
     setting: Setting,
-    /// Bytes that it will allocate on GPU 0.
+    /// Bytes that the run will allocate on GPU 0.
     to_allocate: usize,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     let decoded = a.pooled(|| a.decoded(args.tokens.unwrap_or(1).max(1)))?;
     let bar = Bar::default();
     let (report, about_a, about_b) = thread::scope(|scope| {
-        // If one run ends early, the channel of the other closes, so the other ends too.
+        // If one run ends early, the channel of the other run closes, so the other run ends too.
         let two = a.setting.own_model || b.setting.own_model;
         let (mut a_runs, mut b_runs) =
             (a.start(scope, a.passes(&decoded), two)?, b.start(scope, b.passes(&decoded), two)?);
@@ -109,12 +109,12 @@ impl Ready {
         let tokenizer = opened.tokenizer;
         let ((model, device), mut pool) = (opened.model?, None);
         let needs = needs(&opened.checkpoint, model.backend.precision(), None);
-        // The weights are there already.
+        // The weights are already allocated.
         let to_allocate = if device == DeviceName::Cuda(0) { needs.total() - needs.weights } else { 0 };
         if let Some(threads) = setting.threads {
             let built = ThreadPoolBuilder::new().num_threads(threads).build();
             pool = Some(built.map_err(|error| {
-                Error::usage("the threads cannot be started").found(error).next("ask for fewer")
+                Error::usage("the threads cannot be started").found(error).next("ask for fewer threads")
             })?);
         }
         Ok(Self { model, tokenizer, ids, pool, setting, to_allocate })
@@ -132,7 +132,7 @@ impl Ready {
         Session::with_capacity(&self.model, Sampler::new(Sampling::default())?, tokens)
     }
 
-    /// The tokens that this run samples and reads again. Both runs read these tokens, so that their passes can be
+    /// The tokens that this run samples and then reads. Both runs read these tokens, so that their passes can be
     /// compared.
     fn decoded(&self, draws: usize) -> Result<Vec<u32>> {
         let mut session = self.session(self.ids.len() + draws)?;
@@ -144,7 +144,7 @@ impl Ready {
         Ok(decoded)
     }
 
-    /// The passes over the prompt and over each decoded token, as far as the context has room for them.
+    /// The pass over the prompt, and a pass over each decoded token for which the context has room.
     fn passes(&self, decoded: &[u32]) -> Vec<Pass> {
         let label = |id: u32| {
             let text =

@@ -16,7 +16,7 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
         (_, Some(first)) => {
             let [ours, theirs] = first.told();
             words.push(format!(
-                "They differ before anything is computed, in the {} at {}: A has {ours}, B has {theirs}.",
+                "A and B differ before anything is computed, in the {} at {}: A has {ours}, B has {theirs}.",
                 first.kind.name(),
                 first.address
             ));

@@ -20,7 +20,7 @@ pub(super) struct Setting {
     pub(super) threads: Option<usize>,
     /// Whether `--a` or `--b` names the model of this run.
     pub(super) own_model: bool,
-    /// The given settings, as the report names the run.
+    /// The name of the run in the report: its given settings.
     pub(super) name: String,
 }
 
@@ -41,7 +41,7 @@ impl Setting {
             let Some((key, value)) = pair.split_once('=') else {
                 return Err(wrong(
                     "a key and its value are expected".into(),
-                    format!("KEY=VALUE, of {names}"),
+                    format!("KEY=VALUE, with one of the keys {names}"),
                 ));
             };
             match key {

@@ -42,7 +42,7 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     if report.samples {
         writeln!(
             out,
-            "of large matrices, only a sample of rows and the rows that stand out were computed (--full: all rows)"
+            "for large matrices, only sampled rows and rows that stand out were computed (--full computes all rows)"
         )?;
     }
     verdict(&mut out, report)?;
@@ -173,7 +173,10 @@ fn table(out: &mut impl Write, report: &Report) -> Result<()> {
     let mut stages: Vec<Stage> = report.lines.iter().map(|line| line.site.stage).collect();
     stages.sort_unstable();
     stages.dedup();
-    writeln!(out, "\nTolerances at layer 0; at layer L, times √(L + 1) (with --model, they are measured):")?;
+    writeln!(
+        out,
+        "\nTolerances at layer 0; at layer L, they are √(L + 1) times as large (with --model, they are measured):"
+    )?;
     writeln!(out, "{:<18}{:>10}{:>10}{:>10}", "stage", "f32", "bf16", "q8")?;
     for stage in stages {
         let of = |precision| short(base(stage, precision));

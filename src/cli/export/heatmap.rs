@@ -239,7 +239,7 @@ impl Heatmap {
         ];
         let each = self.rows.each * self.columns.each;
         if each > 1 {
-            lines.push(format!("of up to {each} values, a cell shows the one furthest from 0"));
+            lines.push(format!("each cell shows the value furthest from 0 of up to {each} values"));
         }
         lines
     }

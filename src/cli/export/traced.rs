@@ -11,8 +11,8 @@ use llama_trace_core::trace::{Manifest, Outline, Run};
 use llama_trace_ending::replace::{Target, interrupted};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
-/// Writes every chosen stage that the trace has, or that can be derived or computed from it. Pass numbers count in each
-/// sequence separately.
+/// Writes every chosen stage that the trace has, or that can be derived or computed from it. Each sequence counts its
+/// passes from 0.
 pub(super) fn export(args: &ExportArgs, path: &Path) -> Result<()> {
     check_not_source(path, &args.out)?;
     let target = Target::check(&args.out, args.force, Manifest::file_names)?;
@@ -77,7 +77,7 @@ fn check_not_source(path: &Path, out: &Path) -> Result<()> {
     let place = |path: &Path| fs::canonicalize(path).ok();
     match (place(path), place(out)) {
         (Some(from), Some(to)) if from.is_dir() && from.starts_with(&to) => {
-            Err(Error::usage("the export would replace the folder that it is made from")
+            Err(Error::usage("the export would replace the folder that it reads from")
                 .at(format!("--out {}", out.display()))
                 .expected("a folder that is not the --trace folder and does not contain it")
                 .next("choose another --out"))

@@ -25,8 +25,8 @@ pub fn printable_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(shown).collect())
 }
 
-/// Returns whether a character must be escaped. All of them are in the Basic Multilingual Plane, as JSON's `\uXXXX`
-/// requires.
+/// Returns whether a character must be escaped. All such characters are in the Basic Multilingual Plane, as JSON's
+/// `\uXXXX` requires.
 fn drives(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -5,7 +5,7 @@
 //! logit(a) − logit(b) = (output[a] − output[b]) · (x · norm / √(mean x² + ε)) = v · x,   x = embedding + Σ_l (attn_output_l + ffn_down_l)
 //! ```
 //!
-//! All sums are float64, over recorded values. The rounding of the run itself is a separate part.
+//! All sums are float64, over recorded values. The rounding by the recorded run is a separate part.
 
 use super::site::Rules;
 use super::terms::Operands;
@@ -21,12 +21,12 @@ use crate::trace::{Stage, Weight};
 pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands) -> Result<Attribution> {
     let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::Logits);
     if dims.is_none_or(|dims| at.token >= dims.tokens) {
-        return Err(Error::usage(format!("there is no token {} of {}", at.token, at.site)));
+        return Err(Error::usage(format!("{} has no token {}", at.site, at.token)));
     }
     for id in [at.id, at.against].into_iter().flatten() {
         if id as usize >= rules.sizes().vocab {
             let last = rules.sizes().vocab - 1;
-            return Err(Error::usage(format!("there is no token {id} in this vocabulary"))
+            return Err(Error::usage(format!("this vocabulary has no token {id}"))
                 .expected(format!("an id from 0 to {last}"))
                 .next("`llama-trace tokenize TEXT` prints the ids of a text"));
         }

@@ -7,7 +7,7 @@ use crate::config::CacheDtype;
 use crate::ops::quantize::Quantized;
 use crate::trace::stage::Rounded;
 
-/// The numbers at a place.
+/// The numbers of a [`Place`].
 #[derive(Clone, Copy, Debug)]
 pub enum Numbers<'a> {
     /// float32.
@@ -30,9 +30,9 @@ pub struct Exact {
     /// The number.
     pub value: f64,
     /// The result that float32 arithmetic may give instead, if a value is too near the middle between two bfloat16
-    /// numbers, or a random number too near the end of an interval. Otherwise equal to `value`.
+    /// numbers, or if a random number is too near the end of an interval. Otherwise equal to `value`.
     pub other: f64,
-    /// The largest magnitude among the terms of the sum, or of the number itself.
+    /// The largest magnitude among the terms, if the rule is a sum; otherwise the magnitude of the number.
     pub largest: f64,
 }
 
@@ -40,7 +40,7 @@ pub struct Exact {
 /// units of float32.
 const TIE: f64 = 1e-6;
 
-/// Terms that are summed in parallel.
+/// Number of partial sums.
 const LANES: usize = 8;
 
 /// Evaluates the rules of one site over operands that do not change. It caches results that all cells of a row share,
@@ -76,8 +76,8 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// The float32 numbers from the first to the last cell of a line, those between its steps included. Empty for other
-    /// types.
+    /// All float32 numbers from the first to the last cell of a line, also those that its step skips. Empty for other
+    /// number types.
     fn floats(&self, line: &Line) -> &'a [f32] {
         let (first, numbers) = self.of(line.place);
         let Numbers::F32(values) = numbers else { return &[] };
@@ -242,8 +242,8 @@ fn products(a: &[f32], b: &[f32]) -> (f64, f64) {
     (sums.iter().sum(), most.into_iter().fold(0.0, f64::max))
 }
 
-/// The product of a row of int8 activations with a row of int8 weights, and the largest magnitude of a run's product.
-/// Runs: see [`Fold::Int8`].
+/// The product of a row of int8 activations with a row of int8 weights, and the largest magnitude among the products of
+/// its runs (see [`Fold::Int8`]).
 fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) {
     let (mut sum, mut most, mut i) = (0.0, 0.0_f64, 0);
     while i < x.len() {
@@ -256,8 +256,8 @@ fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) 
     (sum, most)
 }
 
-/// The product of a row of int8 activations with the values of a row of blocks, and the largest magnitude of a group's
-/// product.
+/// The product of a row of int8 activations with the values of a row of blocks, and the largest magnitude among the
+/// products of the groups.
 fn blocks(x: &[i8], scales: &[f32], group: usize, w: &[f32]) -> (f64, f64) {
     let groups = x.chunks(group).zip(w.chunks(group)).zip(scales);
     let terms = groups.map(|((x, w), scale)| {
@@ -303,8 +303,8 @@ pub(super) fn largest(x: &[f32]) -> usize {
     (0..x.len()).fold(0, |best, i| if better(best, i) { i } else { best })
 }
 
-/// The id at which the running sum of `shares` exceeds `random`. The second number is a neighbouring id if the sum is
-/// too near `random` for float32 shares to decide.
+/// The id at which the running sum of `shares` exceeds `random`. The second number is the same id, or a neighbouring id
+/// if the sum is too near `random` for float32 shares to decide.
 fn drawn(shares: &[f32], random: f64) -> [f64; 2] {
     let likely = likeliest(shares);
     let reached = |number: f64| {

@@ -14,8 +14,8 @@ pub struct Frequency {
     pub exact: f64,
 }
 
-/// The largest relative difference that rounding alone can cause: a few units of float32, for a power, a division and a
-/// ramp between two scales.
+/// The largest relative difference that rounding alone can cause: a few units in the last place of float32, from a
+/// power, a division and the ramp between two scales.
 const ROUNDED: f64 = 2e-6;
 
 impl Frequency {

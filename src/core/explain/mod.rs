@@ -1,5 +1,5 @@
-//! The rules of the forward pass. [`Rules`] gives, for each cell of each stage and in every precision, the cells,
-//! weight rows and constants that it is computed from. [`Folder`] evaluates a rule in float64.
+//! The rules of the forward pass. [`Rules`] gives the operands of each cell of each stage, in every precision: cells,
+//! weight rows and constants. [`Folder`] evaluates a rule in float64.
 //!
 //! ```text
 //! Rules ──of(site)──▶ SiteRules ──cell(at)──▶ Rule { fold, rounded } ──Folder::fold(rule, held)──▶ Exact

@@ -55,11 +55,12 @@ impl Line {
 pub struct Rule {
     /// The operands and the operation.
     pub fold: Fold,
-    /// The results that are rounded to bfloat16; [`Rounded::Never`] in the other precisions.
+    /// The results that are rounded to bfloat16; [`Rounded::Never`] in f32 and q8.
     pub rounded: Rounded,
 }
 
-/// An operation with its operands. `at` is the position of the cell in its row, and of its own operand in a line.
+/// An operation with its operands. `at` is the index of the computed cell in its row. If the operands are a line, `at`
+/// is the index of the cell's own operand in this line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fold {
     /// An id that is an input, not computed.

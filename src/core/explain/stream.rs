@@ -11,12 +11,13 @@ use crate::trace::{Site, Stage};
 /// The additions of attention and of the feed-forward network of a layer, for each token.
 ///
 /// # Errors
-/// [`Error::Usage`] if the tokens do not exist or the site is no layer's `ffn_residual`, and the errors of `operands`.
+/// [`Error::Usage`] if the tokens do not exist or the site is not the `ffn_residual` of a layer, and the errors of
+/// `operands`.
 pub fn added(rules: &Rules, at: &StreamAt, operands: &mut impl Operands) -> Result<Vec<[Addition; 2]>> {
     let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::FfnResidual);
     if dims.is_none_or(|dims| at.tokens.end > dims.tokens) {
         let last = at.tokens.end.saturating_sub(1);
-        return Err(Error::usage(format!("there is no token {last} of {}", at.site)));
+        return Err(Error::usage(format!("{} has no token {last}", at.site)));
     }
     at.tokens.clone().map(|token| of_token(&mut Token { rules, operands, site: at.site, token })).collect()
 }

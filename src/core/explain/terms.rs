@@ -29,7 +29,8 @@ pub trait Operands {
     /// An error if it cannot be read.
     fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
 
-    /// Returns whether missing values are available nowhere else. An explanation then omits the parts that need them.
+    /// Returns whether values that cannot be read here are available nowhere else. An explanation then omits the parts
+    /// that need these values.
     fn is_all(&self) -> bool {
         false
     }
@@ -40,8 +41,8 @@ pub trait Operands {
 struct Folded {
     result: Option<f32>,
     is_sum: bool,
-    /// For a rule that is no sum: how many of the first operands are always shown, and a name for the others. `None` if
-    /// all are shown.
+    /// For a rule that is not a sum: the number of first operands that are always shown, and a name for the others.
+    /// `None` if all are shown.
     own: Option<(usize, &'static str)>,
     /// Whether the result is the largest of the operands.
     is_largest: bool,
@@ -74,7 +75,7 @@ pub fn explain(
     operands: &mut impl Operands,
 ) -> Result<Explanation> {
     let of = rules.of(site).filter(|of| at < of.count());
-    let of = of.ok_or_else(|| Error::usage(format!("there is no value {at} of {site} in this run")))?;
+    let of = of.ok_or_else(|| Error::usage(format!("{site} has no value number {at} in this run")))?;
     let Some(dims) = rules.pass(site.pass) else { unreachable!("the site is in a pass") };
     let cell = Cell { place: Place::Stage(site), at };
     let value = match single(operands, cell) {
@@ -95,7 +96,7 @@ pub fn explain(
     };
     let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } =
         explainer.folded;
-    // Operands of a rule that is no sum stay in the order of their use.
+    // Operands of a rule that is not a sum stay in the order of their use.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
     }
@@ -162,7 +163,7 @@ impl<O: Operands> Explainer<'_, O> {
         self.folded.terms.push(Term { operands, product });
     }
 
-    /// A step of a computation: an operand, and the value after it was applied.
+    /// Adds a step of a computation: an operand, and the value after it was applied.
     fn applied(&mut self, operand: Operand, product: f32) {
         self.term(vec![operand], f64::from(product));
     }
@@ -184,7 +185,7 @@ impl<O: Operands> Explainer<'_, O> {
     fn fold(&mut self, site: Site, of: &SiteRules<'_>, at: usize) -> Result<()> {
         match of.cell(at).fold {
             Fold::Given => {
-                self.note("It is an input, not computed: a token of the prompt, or the one sampled after the previous pass.");
+                self.note("This value is an input and is not computed: a token of the prompt, or the token sampled after the previous pass.");
             }
             Fold::Lookup { id, table, width, at } => {
                 let (row, id) = self.read(id)?;
@@ -197,7 +198,7 @@ impl<O: Operands> Explainer<'_, O> {
                 let angle = position as f32 * frequency.value;
                 self.applied(constant("position", position as f64), position as f32);
                 self.applied(
-                    constant("frequency of the pair, radians a position", f64::from(frequency.value)),
+                    constant("frequency of the pair, radians per position", f64::from(frequency.value)),
                     angle,
                 );
                 let turns = f64::from(angle) / std::f64::consts::TAU;
@@ -431,7 +432,7 @@ impl<O: Operands> Explainer<'_, O> {
         if self.precision == Precision::Bf16 && lost != 0.0 {
             self.term(vec![constant("rounding to bfloat16", lost)], lost);
         }
-        self.note(format!("(a, b) = ({a}, {b}) rotated by {turned} is ({}, {}).", out[0], out[1]));
+        self.note(format!("(a, b) = ({a}, {b}), rotated by {turned}, becomes ({}, {}).", out[0], out[1]));
         let [before, after] = [[a, b], out].map(|pair| pair.map(f64::from));
         self.folded.figure = Some(Figure::Rotation { before, after, angle: f64::from(sin.atan2(cos)) });
         self.folded.result = Some(result);
@@ -505,20 +506,20 @@ impl<O: Operands> Explainer<'_, O> {
         Ok(())
     }
 
-    /// Notes how many keys an output of a head uses, and how many are hidden.
+    /// Adds a note on how many keys an output of a head uses, and how many are hidden.
     fn what_is_seen(&mut self, site: Site, at: usize, seen: usize) {
         let Some(dims) = self.rules.pass(site.pass) else { return };
         let sizes = self.rules.sizes();
         let (position, hidden) = (dims.start + at / (sizes.heads * sizes.head_dim), dims.keys() - seen);
         if hidden > 0 {
             self.note(format!(
-                "{seen} of the {} keys are terms: the token at position {position} does not see the others, which are left out.",
+                "{seen} of the {} keys are terms. The token at position {position} does not see the other keys.",
                 dims.keys()
             ));
         }
     }
 
-    /// Notes the token and key of a mask's cell, and why the key is hidden.
+    /// Adds a note on the token and the key of a mask's cell, and on why the key is hidden.
     fn why_hidden(&mut self, site: Site, at: usize, seen: bool) {
         let Some(dims) = self.rules.pass(site.pass) else { return };
         let (keys, tokens) = (dims.keys(), dims.tokens);
@@ -528,10 +529,10 @@ impl<O: Operands> Explainer<'_, O> {
         self.note(match (seen, window) {
             (true, _) => format!("The token at position {position} sees key {key}."),
             (false, _) if key > position => {
-                format!("Key {key} comes after the token at position {position}, which must not see it.")
+                format!("Key {key} comes after position {position}, so the token there must not see it.")
             }
             (false, Some(window)) => format!(
-                "Key {key} has left the window of the token at position {position}: the token sees {window} keys, its own included."
+                "Key {key} has left the window of the token at position {position}: the token sees only {window} keys, including its own."
             ),
             (false, None) => format!("Key {key} is hidden from the token at position {position}."),
         });

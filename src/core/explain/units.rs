@@ -23,7 +23,8 @@ const TOGETHER: usize = 8;
 /// The units of a layer by the magnitude of their `ffn_hidden`, largest first, equal ones by number. NaN comes last.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such token or the site is no layer's `ffn_hidden`, and the errors of `operands`.
+/// [`Error::Usage`] if there is no such token or the site is not the `ffn_hidden` of a layer, and the errors of
+/// `operands`.
 pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> Result<Arc<[u32]>> {
     let mut token = token(rules, (at.site, at.token), operands)?;
     let hidden = token.row(at.site.layer, Stage::FfnHidden)?;
@@ -38,8 +39,8 @@ pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> R
 /// The contribution of some units of a layer to the logits.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such token or unit, or the site is no layer's `ffn_hidden`, and the errors of
-/// `operands`, which must have the weights.
+/// [`Error::Usage`] if there is no such token or unit, or the site is not the `ffn_hidden` of a layer. Also the errors
+/// of `operands`, which must have the weights.
 pub fn writings(rules: &Rules, at: &WritesAt, operands: &mut impl Operands) -> Result<Vec<Writing>> {
     let mut token = token(rules, (at.site, at.token), operands)?;
     if let Some(unit) = at.units.iter().find(|unit| **unit as usize >= rules.sizes().hidden) {
@@ -61,7 +62,7 @@ fn token<'a, O: Operands>(
 ) -> Result<Token<'a, O>> {
     let dims = rules.pass(site.pass).filter(|_| site.stage == Stage::FfnHidden);
     if dims.is_none_or(|dims| token >= dims.tokens) {
-        return Err(Error::usage(format!("there is no token {token} of {site}")));
+        return Err(Error::usage(format!("{site} has no token {token}")));
     }
     Ok(Token { rules, operands, site, token })
 }
@@ -71,7 +72,7 @@ impl<O: Operands> Token<'_, O> {
     fn written(&mut self, units: &[u32]) -> Result<Vec<[f64; TOGETHER]>> {
         let sizes = *self.rules.sizes();
         let layer = self.site.layer;
-        // Weights first: without them there is nothing to compute.
+        // Reads the weights first: without weights there is nothing to compute.
         let mut columns = vec![[0.0; TOGETHER]; sizes.dim];
         let rows_at_once = (AT_ONCE / sizes.hidden).max(1);
         let Some(w2) = Weight::read_in(Stage::FfnDown, self.rules.card()).next() else { return Ok(columns) };

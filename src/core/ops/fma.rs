@@ -3,13 +3,13 @@
 //! The operations use [`f32::mul_add`]. The compiler makes it one instruction if the target has such an instruction.
 //! Otherwise it calls the C function `fmaf`. The `fmaf` of mingw, the C library of Windows programs built with GCC,
 //! rounds twice. So this module defines `fmaf` and `fma` for that target. The linker prefers a program's own function
-//! to one of a library. Vector kernels keep their instructions.
+//! to one of a library. Vector kernels do not call these functions; they use the processor's instructions.
 
 #[cfg(all(windows, target_env = "gnu"))]
 mod mingw {
     #![allow(unsafe_code)]
 
-    // SAFETY: the C standard fixes the name, the types and the meaning of this function, and these are the same.
+    // SAFETY: this definition has the name, the types and the meaning that the C standard gives this function.
     #[unsafe(no_mangle)]
     extern "C" fn fmaf(x: f32, y: f32, z: f32) -> f32 {
         libm::fmaf(x, y, z)
@@ -205,8 +205,8 @@ mod tests {
     #[test]
     fn halves_and_what_is_next_to_them() {
         compare(4, |format, random| {
-            // The product is half a unit of the addend's last digit, or the same with a few more or fewer of the
-            // smallest steps in each factor. The steps of both factors can cancel except for their tiny product.
+            // Without steps, the product is half a unit of the addend's last digit. Each factor is up to two of its
+            // smallest steps larger or smaller. Steps of opposite sign can cancel except for their tiny product.
             let near =
                 |steps: i32, exponent: i32| format.number(0, exponent).wrapping_add_signed(steps.into());
             let exponent = random.between(-20, 20);

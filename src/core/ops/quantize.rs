@@ -23,7 +23,7 @@ pub fn quantize(x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) 
     }
 }
 
-/// max |x|, or NaN if there is one.
+/// max |x|, or NaN if a value is NaN.
 #[inline(always)]
 fn largest(x: &[f32]) -> f32 {
     let larger = |max: f32, x: f32| if x > max || x.is_nan() { x } else { max };

@@ -27,7 +27,7 @@ pub fn softmax(row: &mut [f32]) {
     }
 }
 
-/// The largest value of `row`, NaN ignored; −∞ if there is none.
+/// The largest value of `row`, without NaN; −∞ if the row is empty or has only NaN.
 #[inline(always)]
 fn max(row: &[f32]) -> f32 {
     let larger = |max: f32, x: f32| if x > max { x } else { max };

@@ -5,7 +5,7 @@
 //! address = [RUN ':'] ['s' N '/'] ['p' N '/'] ['L' N '/'] step ['[' letter '=' N {',' letter '=' N} ']']
 //! ```
 //!
-//! RUN is letters, digits, `-` and `_`; `r0` is the run itself. `s` is the sequence of a batch, `p` the pass, `L` the
+//! RUN is letters, digits, `-` and `_`; `r0` is the original run. `s` is the sequence of a batch, `p` the pass, `L` the
 //! layer. A step is a stage, a view or a weight ([`Weight`]). A letter names an axis of the step ([`Axis::index`],
 //! [`Weight::letters`]); `q`, for query, is an alias of `t`.
 //!
@@ -147,8 +147,8 @@ impl Address {
         Ok(())
     }
 
-    /// The number of its run, or `here` if it names no run. `None` if the name is not `r` followed by a number: then it
-    /// may be the name of a run that the caller has opened.
+    /// The number of its run, or `here` if it names no run. `None` if the name is not `r` followed by a number; the
+    /// caller may have opened a run with such a name.
     pub fn run_number(&self, here: Run) -> Option<Run> {
         match &self.run {
             None => Some(here),
@@ -189,7 +189,7 @@ fn no_number(part: &str) -> Option<String> {
         'l' => ("layer", 'L'),
         _ => return None,
     };
-    Some(format!("`{part}` is not a {what}: write a whole number from 0 on, as in {shown}0"))
+    Some(format!("`{part}` is not a {what}: write a whole number, 0 or larger, as in {shown}0"))
 }
 
 /// A message for an unknown name, with similar names.
@@ -222,7 +222,7 @@ fn indexed(part: &str) -> Result<(char, usize), String> {
     match (letters.next(), letters.next()) {
         (Some(letter), None) => match number.parse() {
             Ok(number) => Ok((letter, number)),
-            Err(_) => Err(format!("`{part}`: `{number}` is not a number from 0 on")),
+            Err(_) => Err(format!("`{part}`: `{number}` is not a whole number, 0 or larger")),
         },
         _ => Err(format!("`{part}`: an axis is named by one letter, as in t=5")),
     }
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(wrong("p0/L0/nothing[t=0]"), "there is no stage `nothing`");
         assert_eq!(wrong("softmax[h=2"), "`[h=2` has no `]` at its end");
         assert_eq!(wrong("softmax[h2]"), "`h2` is not an index: write a letter, `=` and a number, as in t=5");
-        assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is not a number from 0 on");
+        assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is not a whole number, 0 or larger");
         assert_eq!(wrong("softmax[head=1]"), "`head=1`: an axis is named by one letter, as in t=5");
         assert_eq!(wrong("L0/p1/xq"), "`p1` must come before the layer, and only once, as in p0/L1/softmax");
         assert_eq!(
@@ -323,9 +323,9 @@ mod tests {
             "`a b:` is not a name of a run: use letters, digits, `-` and `_`, as in r0:"
         );
         assert_eq!(wrong("L0/x/xq"), "there is no stage `x`");
-        assert_eq!(wrong("L-1/xq"), "`L-1` is not a layer: write a whole number from 0 on, as in L0");
-        assert_eq!(wrong("p1.5/xq"), "`p1.5` is not a pass: write a whole number from 0 on, as in p0");
-        assert_eq!(wrong("s-0/xq"), "`s-0` is not a sequence: write a whole number from 0 on, as in s0");
+        assert_eq!(wrong("L-1/xq"), "`L-1` is not a layer: write a whole number, 0 or larger, as in L0");
+        assert_eq!(wrong("p1.5/xq"), "`p1.5` is not a pass: write a whole number, 0 or larger, as in p0");
+        assert_eq!(wrong("s-0/xq"), "`s-0` is not a sequence: write a whole number, 0 or larger, as in s0");
         assert_eq!(wrong("xq/L0"), "only an index in brackets can follow xq, not `L0`");
         let axes = |text: &str| Address::parse(text).unwrap().axes(XQ_ROPE).unwrap_err();
         assert_eq!(

@@ -115,8 +115,8 @@ impl Block {
         index.iter().zip(&self.region.0).map(at).collect()
     }
 
-    /// The position in the frame of the stage's values from `at` on (row-major), as far as they are contiguous both in
-    /// the stage and in the block. `None` if the block does not contain value `at`.
+    /// The range of the frame that holds the stage's values from number `at` on (row-major). It ends where the values
+    /// are no longer contiguous in the stage or in the block. `None` if the block does not contain value `at`.
     pub fn run(&self, at: usize) -> Option<Range<usize>> {
         let (&width, outer) = self.shape.split_last()?;
         let mut index = Region::outer(&self.shape, at / width.max(1));

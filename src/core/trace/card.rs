@@ -42,7 +42,7 @@ impl ModelCard {
     pub fn check(&self) -> Result<()> {
         self.config.check()?;
         match self.precision {
-            Precision::Q8 { group: 0 } => Err(Error::model("the group size of int8 values cannot be right")
+            Precision::Q8 { group: 0 } => Err(Error::model("the group size of int8 values is not valid")
                 .expected("at least 1 value per scale")
                 .found("0")),
             _ => Ok(()),
@@ -56,7 +56,7 @@ impl ModelCard {
         let sizes = self.sizes();
         let window = sizes.window.map_or(String::new(), |window| {
             let all = sizes.window_from == 0;
-            let from = if all { String::new() } else { format!(" (layers from {})", sizes.window_from) };
+            let from = if all { String::new() } else { format!(" (from layer {} on)", sizes.window_from) };
             format!(" and k > {{start}} + t − {window}{from}")
         });
         let scaled = match &self.config.rope_scaling {

@@ -14,8 +14,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// Only the `top_k` most likely tokens may be drawn; 0 for no limit.
     pub top_k: usize,
-    /// Of those tokens, only the shortest list of the most likely tokens whose probabilities add up to this share; 1
-    /// for no limit.
+    /// Of those tokens, only the most likely ones may be drawn: as few as are needed for their probabilities to add up
+    /// to this share. 1 for no limit.
     pub top_p: f32,
     /// The seed of the random numbers. The same seed draws the same text.
     pub seed: u64,

@@ -75,7 +75,7 @@ pub struct Split {
     pub parts: Vec<(String, f64)>,
 }
 
-/// One term, or one operand of a rule that is no sum.
+/// One term of a sum, or one operand of a rule that is not a sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Term {
     /// Its factors.

@@ -29,11 +29,13 @@ fn in_int8(stage: Stage, group: usize) -> String {
     });
     match (matrix, quantized) {
         (Some(weight), Some(input)) => format!(
-            "; in int8: {input} · the int8 values of {}, summed as integers up to the end of a group of {group} \
-             in one of the two; each sum is multiplied by both scales",
+            "; in int8: {input} · the int8 values of {}, summed as integers until a group of {group} ends \
+             in either factor; each sum is multiplied by both scales",
             weight.name
         ),
-        (Some(weight), None) => format!("; {} is int8 values times a scale for each {group}", weight.name),
+        (Some(weight), None) => {
+            format!("; each {group} values of {} are int8 values times one scale", weight.name)
+        }
         _ => String::new(),
     }
 }
@@ -76,7 +78,7 @@ mod tests {
         let in_q8 = |stage| formula(stage, Precision::Q8 { group: 10 });
         let product = in_q8(Stage::FfnDown);
         assert!(product.contains("ffn_hidden_q8 · the int8 values of w2") && product.contains("group of 10"));
-        assert!(in_q8(Stage::Embedding).contains("a scale for each 10"));
+        assert!(in_q8(Stage::Embedding).contains("each 10 values"));
         assert!(!in_q8(Stage::Qk).contains("int8"), "attention stays in float32");
         assert!(!in_q8(Stage::AttnNorm).contains("int8"));
 

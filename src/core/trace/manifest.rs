@@ -61,7 +61,7 @@ pub struct Manifest {
     /// The names of each stage in other code.
     #[serde(skip_deserializing)]
     aliases: Map<String, Value>,
-    /// The model; `None` in old manifests, which had only words.
+    /// The model; `None` in old manifests, which had only the field `model`.
     pub card: Option<ModelCard>,
     /// The file suffix of pictures; `None` for `.npy` files.
     #[serde(skip)]
@@ -131,7 +131,7 @@ pub struct Held {
     pub made: Option<String>,
     /// The names of its axes, outermost first.
     pub axes: Vec<String>,
-    /// The length of each.
+    /// The length of each axis.
     pub shape: Vec<usize>,
     /// The smallest finite value. This field and the next three are `None` if there are no finite values.
     pub min: Option<f64>,
@@ -203,7 +203,7 @@ impl Manifest {
         match (&*mark.format.unwrap_or_default(), mark.version) {
             (FORMAT, Some(VERSION)) => {}
             (FORMAT, Some(version)) if version > VERSION => {
-                return Err(format!("the manifest of an export of version {version}, {NEWER}"));
+                return Err(format!("an export manifest of format version {version}, {NEWER}"));
             }
             // The first versions, without a format name.
             ("", None) if mark.model.is_some() && mark.passes.is_some() && mark.aliases.is_some() => {}
@@ -212,12 +212,12 @@ impl Manifest {
         let Self { prompt, prompts, cache, sampling, passes, files, card, .. } =
             serde_json::from_slice(text).map_err(|_| foreign())?;
         if card.as_ref().is_some_and(|card| card.check().is_err()) {
-            return Err("a manifest with an impossible model".to_owned());
+            return Err("a manifest with invalid sizes of the model".to_owned());
         }
         Ok(Self { cache, ..Self::complete(card, (prompt, prompts), sampling, passes, files) })
     }
 
-    /// `sequence`, if there are several.
+    /// Returns `sequence`, or `None` if the export has only one sequence.
     fn one_of(&self, sequence: usize) -> Option<usize> {
         (!self.prompts.is_empty()).then_some(sequence)
     }

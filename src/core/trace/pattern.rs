@@ -11,10 +11,10 @@ use super::sizes::{PassDims, Sizes};
 /// The largest number of rows and columns of a picture.
 pub const SIDE: usize = 16;
 
-/// The attention of a head, over the queries of a pass that see an earlier key.
+/// The attention of a head, over those queries of a pass that see an earlier key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pattern {
-    /// The number of such queries. If it is 0, the three means are 0.
+    /// The number of these queries. If it is 0, the three means are 0.
     pub queries: usize,
     /// The mean of softmax[h, t, p − 1], with p the query's position.
     pub back: f64,

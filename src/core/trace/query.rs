@@ -24,7 +24,7 @@ pub enum Query {
     Block(Site, Region),
     /// The spread of the values of a part of a stage.
     Spread(Part),
-    /// The ids of the vocabulary, ordered by the values of a part. The part has no other axis than the vocabulary.
+    /// The ids of the vocabulary, ordered by the values of a part. The vocabulary is the only axis of the part.
     Order(Part),
     /// The attention patterns of the heads of a layer; the site is its softmax.
     Patterns(Site),
@@ -243,10 +243,10 @@ impl fmt::Display for Query {
             Self::Order(part) => write!(f, "sorting {}", part.site),
             Self::Patterns(site) => write!(f, "measuring the heads of {site}"),
             Self::Rows(rows) => write!(f, "reading {rows}"),
-            Self::Explanation(at) => write!(f, "explaining a number of {}", at.site),
+            Self::Explanation(at) => write!(f, "explaining a value of {}", at.site),
             Self::Lens(at) => write!(f, "reading the prediction of {}", at.site),
-            Self::Attribution(at) => write!(f, "splitting {}", at.site),
-            Self::Draw(at) => write!(f, "drawing {}", at.site),
+            Self::Attribution(at) => write!(f, "splitting a logit of {}", at.site),
+            Self::Draw(at) => write!(f, "sampling {}", at.site),
             Self::Stream(at) => write!(f, "measuring {}", at.site),
             Self::Units(at) => write!(f, "sorting {}", at.site),
             Self::Writes(at) => write!(f, "reading the contributions of {}", at.site),

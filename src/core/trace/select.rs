@@ -134,7 +134,7 @@ pub fn past_the_last(axis: Axis, number: usize, length: usize, dims: PassDims) -
     match number.checked_sub(dims.start).filter(|&row| axis == Axis::Token && row < length && dims.start > 0)
     {
         Some(row) => {
-            format!("{wrong}; t counts the rows of pass {}, and position {number} is its t={row}", dims.pass)
+            format!("{wrong}; t counts the rows of pass {}, where position {number} is t={row}", dims.pass)
         }
         None => wrong,
     }

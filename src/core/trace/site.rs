@@ -5,12 +5,13 @@ use std::fmt;
 use super::sizes::{PassDims, Sizes};
 use super::stage::{Input, Stage};
 
-/// Number of a run among the open ones: r0 is the run itself; others are branches of it or other traces.
+/// Number of an open run. r0 is the original run. The others are its branches, runs that were started later, or other
+/// traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Run(pub u16);
 
 impl Run {
-    /// The run itself.
+    /// The original run.
     pub const ITSELF: Self = Self(0);
 }
 
@@ -36,17 +37,18 @@ pub struct Site {
 }
 
 impl Site {
-    /// A stage outside the layers, of sequence 0 of the run itself.
+    /// A stage outside the layers, of sequence 0 of the original run.
     pub fn once(pass: usize, stage: Stage) -> Self {
         Self { run: Run::ITSELF, sequence: 0, pass, layer: None, stage }
     }
 
-    /// A stage of a layer, of sequence 0 of the run itself.
+    /// A stage of a layer, of sequence 0 of the original run.
     pub fn layer(pass: usize, layer: usize, stage: Stage) -> Self {
         Self { layer: Some(layer), ..Self::once(pass, stage) }
     }
 
-    /// Another stage of the same layer, or of the same pass outside the layers.
+    /// Another stage at this place: in the same layer or, for a site outside the layers, outside the layers of the same
+    /// pass.
     #[must_use]
     pub fn other(self, stage: Stage) -> Self {
         Self { stage, ..self }
@@ -61,7 +63,7 @@ impl Site {
         }
     }
 
-    /// The site of an input of its stage; `None` for positions, which are no stage.
+    /// The site of an input of this site's stage. `None` for positions, because they are not a stage.
     #[must_use]
     pub fn input(self, input: Input, sizes: &Sizes) -> Option<Self> {
         match input {
@@ -76,7 +78,7 @@ impl Site {
         }
     }
 
-    /// The path of its dump below its sequence's directory: `pass_000/layer_00/xq.npy`.
+    /// The path of the site's `.npy` file below the directory of its sequence: `pass_000/layer_00/xq.npy`.
     pub fn file_name(self) -> String {
         match self.layer {
             Some(layer) => format!("pass_{:03}/layer_{layer:02}/{}.npy", self.pass, self.stage),

@@ -152,13 +152,13 @@ pub fn block(source: &mut (impl Source + ?Sized), site: Site, region: &Region) -
 /// Those of [`Source::ask`].
 pub fn told<Q: Question>(source: &mut (impl Source + ?Sized), question: Q) -> Poll<Result<Q::Answer>> {
     source.ask(&question.into()).map_ok(|answer| {
-        Q::answer(answer).unwrap_or_else(|| unreachable!("a source answers what it is asked"))
+        Q::answer(answer).unwrap_or_else(|| unreachable!("the answer has the type of the question"))
     })
 }
 
 /// The error of asking a recorded run for more passes or branches.
 pub fn all_recorded() -> Error {
-    Error::usage("a trace has the passes that were recorded, and no others")
+    Error::usage("a trace has only the passes that were recorded")
         .next("record more tokens: `llama-trace record` with a larger -n; or start the tracer with --prompt, to generate more tokens and branches")
 }
 

@@ -27,7 +27,7 @@ pub struct Spread {
     /// Minimum, maximum, mean, standard deviation, and the counts of non-finite values.
     pub stats: Stats,
     /// The usual magnitude: a bound that at most 1 of 100 nonzero values exceeds (of fewer than 100 values, at most
-    /// one). If the largest magnitude is at most twice this bound, or fewer than 16 values are nonzero, it is the
+    /// one). If the largest magnitude is at most twice this bound, or fewer than 16 values are nonzero, `usual` is the
     /// largest magnitude.
     pub usual: f64,
     /// The number of values beyond `usual`.
@@ -101,8 +101,9 @@ fn of_array<T: Copy>(
     }
 }
 
-/// The number of low bits of a float32 that the histogram ignores. A bin is made of the other bits of a magnitude: its
-/// exponent and seven binary digits. The bins have the order of the magnitudes, and no copy of the values is needed.
+/// The number of low bits of a float32 that the histogram ignores. The other bits of a magnitude, its exponent and
+/// seven binary digits, determine its bin. The bins have the order of the magnitudes, and no copy of the values is
+/// needed.
 const SHIFT: u32 = 16;
 const BINS: usize = 1 << (31 - SHIFT);
 
@@ -149,8 +150,8 @@ impl Spreading {
         Spread { stats, usual, beyond_usual, deviations, beyond_deviations }
     }
 
-    /// The magnitude that 99 of 100 finite nonzero values stay within, accurate to 1 in 128, and the number beyond it.
-    /// `None` if there are too few values.
+    /// An upper bound of the magnitudes of 99 of 100 finite nonzero values, accurate to 1 in 128, and the number of
+    /// values beyond it. `None` if there are too few values.
     fn usual(&self) -> Option<(f64, usize)> {
         const FEWEST: usize = 16;
         let count: usize = self.counts.iter().sum();

@@ -279,7 +279,7 @@ impl Stage {
     /// Returns whether it exists in pass `dims` of a model with `sizes`.
     ///
     /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have a window
-    /// (Qwen's `max_window_layers`), the others hide fewer keys; their `masked_scores` show it.
+    /// (Qwen's `max_window_layers`), the others hide fewer keys; their `masked_scores` show which keys they hide.
     pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
         match self.info().exists {
             Exists::Always => true,
@@ -338,7 +338,7 @@ impl Stage {
         inputs
     }
 
-    /// Itself, or the stage before it if it is absent.
+    /// This stage or, if it is absent, the stage that is read in its place.
     fn or_before(self, sizes: &Sizes, dims: PassDims) -> Self {
         if self.present(sizes, dims) { self } else { self.info().instead.unwrap_or(self) }
     }

@@ -86,7 +86,7 @@ mod tests {
             assert_eq!(found.likeliest.iter().map(|likely| likely.0).collect::<Vec<_>>(), [0, 1, 2, 3]);
             assert_eq!(found.likeliest[id as usize].1, found.log_prob);
         }
-        // Also if the probability itself is too small for float32.
+        // The logarithm is correct even if the probability itself is too small for float32.
         assert_eq!(TokenLogprob::of(&[0.0, -500.0], 1).unwrap().log_prob, -500.0);
         assert_eq!(TokenLogprob::of(&logits, 4), None);
         let rising: Vec<f32> = (0..20).map(|id| id as f32).collect();

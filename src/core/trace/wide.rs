@@ -16,8 +16,8 @@ pub struct Sums {
     pub sum: f64,
 }
 
-/// The distance of values from expected ones. If a value of either is not finite, `error` or `norm` is not finite, and
-/// the other fields are meaningless.
+/// The distance of values from expected ones. If any of the values or of the expected values is not finite, `error` or
+/// `norm` is not finite, and the other fields are meaningless.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distance {
     /// The sum of the squared differences.
@@ -74,8 +74,8 @@ widest!(
     distance, plain::distance, (expected: &[f32], found: &[f32]) -> Distance
 );
 widest!(
-    /// The index at which the first group of lanes with a difference of `most` begins. The value itself is less than
-    /// `LANES` values further on.
+    /// The index of the first value in the first group of lanes that has a difference of `most`. The value with this
+    /// difference is at this index, or fewer than `LANES` places after it.
     near, plain::near, (expected: &[f32], found: &[f32], most: f64) -> usize
 );
 

@@ -3,11 +3,11 @@
 // The method is that of attention_prefill.cu, with the tiles of FlashAttention-2 (Dao, 2023). A block has 64 rows: for
 // each token, one row for each query head of one kv head. Each of its four warps has 16 of these rows, and loops over
 // all keys in tiles of 64. So a row's scores, its softmax and its output never leave the warp's registers. Qk and
-// scores are rounded as ops rounds them: multiplying by the rounded 1 / √C and then rounding gives the same as dividing
-// by √C and then rounding. This holds for all bfloat16 values and every C that occurs (a test in attention.rs checks
-// it). The weights are rounded before they are divided by their sum; ops rounds them after the division. Tensor cores
-// also add the weights up. A key that a row does not see has the weight 0 in that row. If the value of this key is
-// infinite or NaN, and another row of the block sees the key, the row becomes NaN.
+// scores are rounded as in `llama_trace_core::ops`: multiplying by the rounded 1 / √C and then rounding gives the same
+// as dividing by √C and then rounding. This holds for all bfloat16 values and every C that occurs (a test in
+// attention.rs checks it). The weights are rounded before they are divided by their sum; ops rounds them after the
+// division. Tensor cores also add the weights up. A key that a row does not see has the weight 0 in that row. If the
+// value of this key is infinite or NaN, and another row of the block sees the key, the row becomes NaN.
 #include "attention_sizes.cuh"
 #include "tensor.cuh"
 
@@ -19,8 +19,8 @@ constexpr int KEYS = 64;  // of a tile
 template <int N>
 __device__ inline void prefill(const Attention& shape, const float* q, const Span* span_at, const uint16_t* keys,
                                const uint16_t* values, float* out, uint16_t* narrow) {
-    // Each row begins 8 values further in the banks than the row before it. So the same channel of eight rows uses all
-    // banks.
+    // N values fill all 32 banks a whole number of times, and each row has 8 values (4 banks) more. So the same eight
+    // channels of eight consecutive rows lie in 32 different banks.
     constexpr int STRIDE = N + 8, STEPS = N / 16;
     DYNAMIC_SHARED(uint16_t, queries);              // (ROWS, STRIDE)
     uint16_t* key_tile = queries + ROWS * STRIDE;   // (KEYS, STRIDE)
@@ -31,8 +31,8 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     // The blocks with the most keys start first, for all kv heads.
     const int first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
-    // Returns the offset of a row's query, which is also that of its output. Rows beyond the last one are computed like
-    // the last one.
+    // Returns the offset of a row's query, which is also that of its output. A row beyond the last one repeats the last
+    // one; its result is not written.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
@@ -62,8 +62,9 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     };
 
     const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(head_dim)));
-    // This lane has the rows lane / 4 and lane / 4 + 8. Of every eight columns it has two, from column 2 · (lane mod 4)
-    // on. The sum of a row's weights is the same in each of its columns.
+    // This lane has the rows lane / 4 and lane / 4 + 8. In every eight columns, it has columns 2 · (lane mod 4) and 2 ·
+    // (lane mod 4) + 1. `sums` is a product with a matrix of ones, so every column of a row holds the sum of the row's
+    // weights.
     float maxima[2], sums[4] = {}, mixed[2 * STEPS][4] = {};
     maxima[0] = maxima[1] = minus_infinity();
 
@@ -88,14 +89,14 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
                 multiply_tiles(scores[j], a, b), multiply_tiles(scores[j + 1], a, c);
             }
         }
-        // All threads have read the keys. The next keys may be copied while the values are mixed.
+        // All threads have read the keys. The next keys may be copied while the values are multiplied.
         __syncthreads();
         const bool more = first + KEYS < to;
         if (more) load_tile(keys, first + KEYS, key_tile);
 
-        // Whether there is a key in the tile that some row of the warp does not see.
+        // Whether the tile may have a key that some row of the warp does not see.
         const bool hides = first + KEYS - 1 > position(16 * warp) || shape.window > 0;
-        uint32_t weights[KEYS / 8][2];  // two of each row for this lane, in bfloat16
+        uint32_t weights[KEYS / 8][2];  // of every eight keys, this lane's two weights in each row, in bfloat16
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float max = maxima[r];
@@ -176,9 +177,9 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
 }
 
 // Attention of a span of any number of tokens. C is a multiple of 8 and at most N, the number in the name. q and out
-// are a pass's buffers (rows, H, C). keys and values are the cache (K, G, C) in bfloat16. If `narrow` is not null, out
-// is also written there in bfloat16; then out may be null. Grid (G, ceil(T · H/G / 64)), block 128, dynamic shared
-// memory 2 · (64 + 128) · (N + 8) bytes.
+// are a pass's buffers (rows, H, C). keys and values are the cache (K, G, C) in bfloat16. If `narrow` is not null, the
+// result is also written to `narrow`, in bfloat16. In this case `out` may be null. Grid (G, ceil(T · H/G / 64)), block
+// 128, dynamic shared memory 2 · (64 + 128) · (N + 8) bytes.
 KERNEL_WITH(128, 4) attention_prefill_bf16_64(Attention shape, const float* q, const Span* span, const uint16_t* keys,
                                               const uint16_t* values, float* out, uint16_t* narrow) {
     LET_NEXT_START();

@@ -65,8 +65,8 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     const Cached* key_at = static_cast<const Cached*>(keys) + offset;
     const Cached* value_at = static_cast<const Cached*>(values) + offset;
     const float root = root_of(shape);
-    // Starts to load KEPT of the thread's keys or values of a tile, beginning with the thread's number `first`. Skips
-    // keys from `end` on.
+    // Starts to load KEPT of the thread's keys (or values) of a tile, from number `first` of these keys on. Skips keys
+    // from position `end` on.
     auto ask = [&](const Cached* at, int tile, int first, int end, Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -100,7 +100,8 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     }
     if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
 
-    // Multiplies the loaded keys with all queries. The first of them is number `first` of the thread.
+    // Multiplies the loaded keys with all queries. The first loaded key is number `first` of the thread's keys in the
+    // tile.
     auto multiply = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int some = 0; some < KEPT; some += TOGETHER) {
@@ -135,7 +136,8 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             }
         }
     };
-    // Adds the loaded values times their weights. The first of them is number `first` of the thread.
+    // Adds the loaded values times their weights. The first loaded value is number `first` of the thread's values in
+    // the tile.
     auto mix = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -159,7 +161,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             ask(key_at, tile, first, to, some_keys);
             multiply(tile, first, some_keys);
         }
-        // The next tile's keys are loaded while this tile's values are mixed.
+        // The next tile's keys are loaded while this tile's values are multiplied.
         ask(key_at, tile + TILE, 0, to, some_keys);
         __syncthreads();
         // Computes the weights: each warp has a head, each lane two keys.
@@ -186,7 +188,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         __syncthreads();
     }
 
-    // Adds the sums of all groups of lanes: first within a warp, then over the warps in their order.
+    // Adds the sums of all lanes that have the same channels: first within a warp, then over the warps in their order.
     float* part = partial + (static_cast<long long>(split) * shape.heads + first_head) * (head_dim + 2);
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -244,7 +246,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         }
     }
     __syncthreads();
-    // A thread has two channels of a head, and loads this many splits at a time.
+    // A thread has two channels of a head, and loads the sums of this many splits at a time.
     constexpr int SPLITS = 16;
     for (int pair = threadIdx.x; pair < count * head_dim / 2; pair += THREADS) {
         const int h = pair / (head_dim / 2), c = pair % (head_dim / 2) * 2;
@@ -277,9 +279,9 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
 // Attention of spans of one token each. C is a multiple of 8. The numbers in the name are M, the number of query heads
 // per block, and N, the maximum C. A kv head's keys are read from memory once for these M heads. partial: (spans,
 // splits, H, C + 2) values. counters: (grid.z, grid.x), all 0 before and after the kernel. The number of splits, at
-// most 64, depends on the device and not on the batch, so a span has the same bits in every batch. In bfloat16
-// precision, if `narrow` is not null, out is written only there, in bfloat16. Grid (G · ceil(H / G / M), a number of
-// splits that includes all splits with keys, spans), block 128.
+// most 64, depends on the device and not on the batch, so a span's results have the same bits in every batch. In
+// bfloat16 precision, if `narrow` is not null, out is written only there, in bfloat16. Grid (G · ceil(H / G / M), a
+// number of splits that includes all splits with keys, spans), block 128.
 #define DECODE(heads, channels)                                                                                     \
     KERNEL_WITH(128, heads <= 4 ? 3 : 2)                                                                            \
     attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, int early, const float* q,    \

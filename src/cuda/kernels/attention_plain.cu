@@ -3,7 +3,7 @@
 
 constexpr int THREADS = 128;
 
-// The inputs of one token and head. A block of 128 threads computes them.
+// The inputs of attention for one token and one head. A block of 128 threads computes the results.
 struct Query {
     const float* query;  // (C), in shared memory
     const Cached* keys;  // the first key of its kv head

@@ -22,8 +22,8 @@ __device__ inline void prefill(const Attention& shape, int kv_head, int first_ro
     const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads;
     const int all_rows = span.tokens * group, end_row = min(first_row + M, all_rows);
     const int across = threadIdx.x % 16, down = threadIdx.x / 16 * ROWS, eights = head_dim / 8;
-    // Returns the offset of a row's query, which is also that of its output. Rows beyond the last one are computed like
-    // the last one.
+    // Returns the offset of a row's query, which is also that of its output. A row beyond the last one repeats the last
+    // one; its result is not written.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;

@@ -69,8 +69,8 @@ __device__ inline float exp_scaled(float x) {
 template <int N>
 __device__ inline void attend(const Attention& shape, const float* q, const Span* span_at, const Cached* keys,
                               const Cached* values, float* out) {
-    // Each row begins 8 values further in the banks than the row before it. So the same channel of eight rows uses all
-    // banks.
+    // N values fill all 32 banks a whole number of times, and each row has 8 values (4 banks) more. So the same eight
+    // channels of eight consecutive rows lie in 32 different banks.
     constexpr int STRIDE = N + 8, STEPS = N / 16, EIGHTS = N / 8, EACH = KEYS * EIGHTS / THREADS;
     constexpr bool RESTS = Same<CACHE, F32>::value;
     constexpr int PARTS = RESTS ? 2 : 1;  // 16 bytes for each eight values
@@ -86,8 +86,8 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
     // The blocks with the most keys start first, for all kv heads.
     const int first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
-    // Returns the offset of a row's query, which is also that of its output. Rows beyond the last one are computed like
-    // the last one.
+    // Returns the offset of a row's query, which is also that of its output. A row beyond the last one repeats the last
+    // one; its result is not written.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
@@ -116,8 +116,8 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
     };
     ask(from);
 
-    // This lane has the rows lane / 4 and lane / 4 + 8. Of every eight columns it has two, from column 2 · (lane mod 4)
-    // on. Its queries are in the layout of multiply_tiles.
+    // This lane has the rows lane / 4 and lane / 4 + 8. In every eight columns, it has columns 2 · (lane mod 4) and 2 ·
+    // (lane mod 4) + 1. Its queries are in the layout of multiply_tiles.
     uint32_t q_near[STEPS][4], q_rest[STEPS][4], largest_query = 0;
     float q_inverse[2];
 #pragma unroll
@@ -205,7 +205,7 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             }
         }
         __syncthreads();
-        // Skips the tile if no row of the warp sees a key of it.
+        // Skips the tile if no row of the warp sees any of the tile's keys.
         if (!has_rows || first > last_of_warp || first + KEYS <= first_visible(shape, first_of_warp)) continue;
 
         float scores[KEYS / 8][4] = {}, small[KEYS / 8][4] = {};
@@ -228,10 +228,10 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             }
         }
 
-        // Whether there is a key in the tile that some row of the warp does not see.
+        // Whether the tile may have a key that some row of the warp does not see.
         const bool hides = first + KEYS - 1 > first_of_warp || shape.window > 0;
         float factors[2];
-        uint32_t weights[KEYS / 8][2], weight_rests[KEYS / 8][2];  // two of each row for this lane
+        uint32_t weights[KEYS / 8][2], weight_rests[KEYS / 8][2];  // of eight keys, this lane's two in each row
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float undo = __fmul_rn(__fmul_rn(q_inverse[r], inverse_of(scales[0])), inverse_root);

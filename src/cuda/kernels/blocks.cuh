@@ -1,12 +1,12 @@
 // Weights in blocks of small integers: ggml's formats, with the rules and layouts of ops/blocks.
 //
-// A value is scale · (q − offset) + minimum. This file reads 32 neighbouring values of a block at a time, a *group*. It
-// returns q as signed bytes (`codes`), four per word, the first in the lowest byte. A group has one run of 32 values,
-// or two runs of 16 values. The file also returns the scale of each run, and the minimum of each run if the format has
-// minima.
+// A value is scale · (q − offset) + minimum. The functions of this file read 32 neighbouring values of a block at a
+// time, a *group*. They return q as signed bytes (`codes`), four per word, the first in the lowest byte. A group has
+// one *run* of 32 values, or two runs of 16 values: the values of a run share a scale. The functions also return the
+// scale of each run, and the minimum of each run if the format has minima.
 //
-// Blocks are stored as in the file, without gaps. The size of a block determines at which byte of a word the next block
-// begins. In all formats with float16 values, these values are at even addresses.
+// Blocks are stored as in the model's file, without gaps. The size of a block determines at which byte of a word the
+// next block begins. In all formats with float16 values, these values are at even addresses.
 #pragma once
 #include "common.cuh"
 
@@ -34,7 +34,7 @@ __device__ inline void aligned_words_at(const uint8_t* at, uint32_t (&out)[N]) {
 
 __device__ inline float half_at(const uint8_t* at) { return half_to_float(*reinterpret_cast<const uint16_t*>(at)); }
 
-constexpr uint32_t EACH = 0x01010101;  // a byte times this number is the byte four times
+constexpr uint32_t EACH = 0x01010101;  // times a byte: a word with this byte in all four places
 
 // Subtracts `offset` from each byte of `word`. Every byte of `word` is below 128. Returns signed bytes.
 __device__ inline uint32_t less(uint32_t word, uint32_t offset) {
@@ -215,7 +215,7 @@ struct Iq4Nl {
 struct Mxfp4 {
     static constexpr int VALUES = 32, BYTES = 17, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = false;
-    // Looks up twice the values of 4-bit floats: 0 1 2 3, 4 6 8 12, and the negatives of these.
+    // Looks up the doubled values of 4-bit floats: 0 1 2 3, 4 6 8 12, and the negatives of these.
     static __device__ inline uint32_t twice(uint32_t numbers) {
         const uint32_t table[4] = {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc};
         return look_up(table, numbers);

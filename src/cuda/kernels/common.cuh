@@ -1,15 +1,15 @@
 // Shared code of all kernels: number types, rounding, the order of sums, and functions that the emulation replaces by
 // its own (emulate.hpp).
 //
-// Every kernel computes the operation of the same name in ops/. The kernel's comment says whether its results have the
-// same bits. If they do, it multiplies and adds with __fmul_rn and __fadd_rn, which the compiler never contracts to an
-// FMA.
+// Every kernel computes the operation of the same name in ops/ (`llama_trace_core::ops`). The kernel's comment says
+// whether its results have the same bits ("with the bits of …"). If they do, it multiplies and adds with __fmul_rn and
+// __fadd_rn, which the compiler never contracts to an FMA.
 //
 // A kernel begins with LET_NEXT_START. Every thread calls WAIT_FOR_INPUT before it reads another kernel's output, and
 // before it writes anything. Between the two calls it may read weights. So in a programmatic dependent launch, a kernel
 // has its first weights in registers when the previous kernel ends. The first two kernels of a pass, embedding and
-// rope_table, wait before they let the next kernel start. So later kernels may read the results of all work before
-// these two, and the output of embedding, as early as weights.
+// rope_table, wait before they let the next kernel start. So later kernels may read two more things as early as
+// weights: the output of embedding, and the results of all work before these two kernels.
 #pragma once
 
 #ifndef LLT_EMULATED
@@ -30,7 +30,7 @@ using uintptr_t = unsigned long long;
 #endif
 // Declares a kernel for blocks of at most `threads` threads.
 #define KERNEL(threads) ENTRY __launch_bounds__(threads)
-// Declares a kernel that may use as many registers as still leave room for `blocks` blocks on a multiprocessor.
+// Declares a kernel that uses so few registers that `blocks` blocks fit on a multiprocessor at the same time.
 #define KERNEL_WITH(threads, blocks) ENTRY __launch_bounds__(threads, blocks)
 // Declares a function that is not inlined, so that its callers share one copy of the code.
 #define ONE_COPY __noinline__ __device__
@@ -60,8 +60,7 @@ __device__ inline uint16_t float_to_half(float x) {
     return half;
 }
 
-// sum + Σ a·b over four signed bytes each. (In PTX, because NVRTC 12.0 takes __dp4a for a function that the user
-// defines.)
+// sum + Σ a·b over four signed bytes each. (It is PTX, because NVRTC 12.0 mistakes __dp4a for a user-defined function.)
 __device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
     int out;
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));
@@ -90,8 +89,8 @@ __device__ inline int known_later(int x) {
 }
 
 // Loads 16 bytes that a block reads only once, such as most weights. The load bypasses the first-level cache, which is
-// left for data that is read again. It starts at this place of the code: the compiler could move a load of constant
-// data (.nc) to after WAIT_FOR_INPUT.
+// left for data that is read again. It is volatile, so it starts at this place in the code. The compiler could move a
+// load of constant data (.nc) to after WAIT_FOR_INPUT.
 __device__ inline uint4 load_once(const void* from) {
     uint4 words;
     asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -271,7 +270,8 @@ struct NearSilu {
         constexpr float MOST = 16.0f;
         constexpr uint32_t OFF = 64;
         value = __fmul_rn(x, near_inverse(__fadd_rn(1.0f, exp_to_round(-x))));
-        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;  // the first value close to the middle
+        // The distance of `value` from the last (middle − OFF) below it, in units of the last place of its float32.
+        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;
         sure = fabsf(x) < MOST && after > 2 * OFF;
     }
 };

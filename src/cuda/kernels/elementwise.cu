@@ -1,7 +1,8 @@
 // Elementwise operations, with the bits of ops/elementwise.rs and ops/swiglu.rs. -DPRECISION.
 //
-// All kernels: grid (ceil(count / 512)), block 128. A thread computes four values, each a block's number of threads
-// after the last one. So neighbouring threads read neighbouring values, whatever the address is.
+// All kernels: grid (ceil(count / 512)), block 128. A thread computes four values. From one to the next, the index
+// increases by the number of threads in a block. So neighbouring threads read neighbouring values, whatever the address
+// is.
 #include "common.cuh"
 
 constexpr int EACH_THREAD = 4;

@@ -90,7 +90,7 @@ struct Lane {
     bool halves;          // Mma: float16 instead of bfloat16
     int* whole;           // MmaOfBytes: 4 results; `added`: the values added to them
     const int* added;
-    float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
+    float* sums;          // Mma: 4; MultiplyAsync: one for every two columns
     uint64_t operands[2];
     unsigned number;      // MultiplyAsync: columns; WaitForProducts: maximum number of unfinished groups
     bool add;
@@ -101,7 +101,7 @@ struct Lane {
 struct Copy {
     void* to;
     const void* from;
-    size_t bytes;  // bytes that are copied, of the 16 of cp.async; the others become zeros
+    size_t bytes;  // how many of the 16 bytes of cp.async are copied; the others become zeros
 };
 
 // The state of an mbarrier: the number of lanes of a phase, the number of lanes that have not arrived, the number of
@@ -442,7 +442,8 @@ inline bool resolve(size_t first) {
 
 inline void enter() {
     body(body_of);
-    // Otherwise the next kernel could begin when this kernel ends, although the kernels before this one have not ended.
+    // If a thread did not wait, the next kernel could begin at the end of this kernel, although earlier kernels still
+    // run.
     if (!now->waited) fail("a thread ends that has not called WAIT_FOR_INPUT", "WAIT_FOR_INPUT", 0);
     if (!now->groups.empty()) fail("copies are under way at the end of a thread", "cp.async", 0);
     if (threadIdx.x / WARPS_4 < fours.size() && !fours[threadIdx.x / WARPS_4].products.empty()) {

@@ -1,8 +1,9 @@
 // Kernels that measure a device, and a kernel that generates random data on it.
 #include "common.cuh"
 
-// Reads `count` times 16 bytes. So that the compiler does not remove the reads, a thread writes to out (1) if the XOR
-// of all words that it read is a certain number, one of 2³². Grid: as many blocks as fill the device, block 512.
+// Reads `count` times 16 bytes. A thread writes to out (1) if the XOR of all words that it read is one certain number
+// of the 2³² possible ones. Without this write, the compiler would remove the reads. Grid: as many blocks as fill the
+// device, block 512.
 KERNEL(512) read_words(const uint4* bytes, long long count, unsigned* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

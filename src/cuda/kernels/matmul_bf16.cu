@@ -143,8 +143,8 @@ KERNEL_WITH(128, 4) matmul_bf16_64(Products products, const uint16_t* x, int row
 }
 
 // gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up = hidden, (rows, F) each, with the bits of matmul_bf16, silu
-// and mul. F is even. If `narrow` is not null, hidden is also written there in bfloat16. Either all four float32
-// outputs are null, or none. Grid (ceil(rows / 128) · ceil(F / 128)), block 256, shared memory 98,304 bytes.
+// and mul. F is even. If `narrow` is not null, hidden is also written to `narrow`, in bfloat16. Either all four float32
+// outputs are null, or none of them. Grid (ceil(rows / 128) · ceil(F / 128)), block 256, shared memory 98,304 bytes.
 KERNEL_WITH(256, 1) swiglu_bf16_256(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Large>(x, rows, gated, narrow);

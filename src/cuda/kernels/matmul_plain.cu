@@ -2,8 +2,9 @@
 // F16, BF16), -DPRECISION.
 #include "weights.cuh"
 
-// A product of any sizes, for those that matmul.cu does not support. A block has 64 rows × 64 outputs, a thread 4 × 4
-// of them. Sums have the order of matmul.cu. Grid (ceil(O / 64), ceil(rows / 64)), block 256.
+// A product with any numbers of rows, inputs and outputs. It serves sizes that matmul.cu does not support. A block has
+// 64 rows × 64 outputs, a thread 4 × 4 of them. Sums have the order of matmul.cu. Grid (ceil(O / 64), ceil(rows / 64)),
+// block 256.
 KERNEL(256) matmul_plain(Product product, const float* x, int rows) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

@@ -8,7 +8,8 @@
 // An output has sixteen partial sums, one for each remainder of a group's number mod 16. All of them together would
 // take too many registers. So the groups of one remainder are multiplied after those of another. The order of the
 // remainders is the order in which their sums are joined pairwise: 0, 8, 4, 12, 2 … A sum waits until its partner is
-// complete, and is joined then. The sums that wait are stored, one for each of four levels.
+// complete, and is joined then. At most four sums wait, one for each level: that of a single remainder in registers,
+// and those of two, four and eight remainders in shared memory.
 #include "packed.cuh"
 #include "tensor.cuh"
 
@@ -111,7 +112,7 @@ struct Copier {
 
     const uint4* from;  // for the next stage
     long long apart;    // distance between rounds
-    int to, left;       // place in a stage, and number of units from the thread's own unit in the next stage on
+    int to, left;       // place in a stage; number of units left from the thread's unit in the next stage on
 
     __device__ Copier(const uint4* of, int units) {
         const int set = threadIdx.x / OF_SET, unit = threadIdx.x % OF_SET / EACH, i = threadIdx.x % EACH;
@@ -179,7 +180,7 @@ struct Warp {
     int units;          // number of units to multiply
     const uint4* unit;  // record of the next unit, and number of units left in its stage
     int left;
-    uint32_t a[2][4], b[4][2];  // its values
+    uint32_t a[2][4], b[4][2];  // values of the loaded unit
     Whole whole[RUNS][2][4];    // integer products, and their start values
     Whole nothing;
 

@@ -2,8 +2,8 @@
 // bfloat16, on the tensor cores that four warps use together.
 #include "warpgroup.cuh"
 
-// Number of inputs of a tile: 128 bytes of a row, the width of the swizzle of these tensor cores. And number of tiles
-// in shared memory: two are multiplied while asynchronous copies fill the other two.
+// DEPTH: number of inputs of a tile. They are 128 bytes of a row, the swizzle width of these tensor cores. STAGES:
+// number of tiles in shared memory. Two are multiplied while asynchronous copies fill the other two.
 constexpr int DEPTH = 64, STAGES = 4;
 
 // The sums of a block. Each of its GROUPS groups of four warps has 64 rows. Every sum adds the inputs in their order,
@@ -101,8 +101,8 @@ struct Tile {
         });
     }
 
-    // For all sums of the thread, if their columns alternate between this many matrices: calls `call` with a row, an
-    // output of one matrix, and the number of its sum.
+    // For all sums of the thread: calls `call` with a row, an output of one matrix, and the number of the sum. The
+    // columns of the sums alternate between MATRICES matrices.
     template <int MATRICES, class Call>
     __device__ static void each_of(Call call) {
         const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;

@@ -28,7 +28,7 @@ __device__ inline void add_unit(const Weights::Raw& raw, const float* x, int inp
     for (int i = 0; i < VALUES; i++) w[i] = used<WEIGHT, PRECISION>(w[i]);
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
-        // Rows beyond the last one are computed like the last one. Their results are not written.
+        // Rows beyond the last one repeat the last one. Their results are not written.
         const float4* at = reinterpret_cast<const float4*>(x + static_cast<long long>(min(row, rows - 1)) * inputs);
         float sum = 0.0f;
 #pragma unroll
@@ -107,7 +107,7 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
     const Matrix& matrix = product.matrix;
     int first = part.first + static_cast<int>(threadIdx.x / 32) * OUTPUTS, lane = threadIdx.x % 32;
     Row w[OUTPUTS];
-    // Outputs beyond the last one are computed like the last one.
+    // Outputs beyond the last one repeat the last one. They are not written.
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++) w[o] = row_of<WEIGHT>(matrix, min(first + o, matrix.outputs - 1));
     auto put = [&](int row, int o, float sum) {

@@ -9,8 +9,8 @@
 //
 // Each row of x is a column of its own in the mma. The sums of a piece are computed separately and then added to the
 // earlier sums, because each addition of a tensor core truncates the sum. The sums of the warps are added one after the
-// other. So a row has the same bits alone, in a batch and in swiglu. The relative L2 distance from the results of
-// ops/matmul.rs is under 1e-6.
+// other. So a row's results have the same bits alone, in a batch and in swiglu. The relative L2 distance from the
+// results of ops/matmul.rs is under 1e-6.
 //
 // If x is the norm of a single row, and no other kernel reads this norm, every block computes the norm itself while its
 // first weights arrive (the kernels …_norm). This takes less time than waiting for another kernel.
@@ -124,8 +124,8 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
     }
 }
 
-// These functions return the row of x of sum number i, and its row of weights among the first eight. The sum with the
-// row of weights eight further on has number i + 64.
+// These functions return the row of x of sum number i, and its row of weights among the first eight. Sum number i + 64
+// has the same row of x, and the row of weights that comes eight rows later.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 

@@ -81,7 +81,7 @@ __device__ inline void multiply_at_once(const Row (&w)[OUTPUTS], const int8_t* x
         for (int o = 0; o < OUTPUTS; o++) {
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                // Rows beyond the last one are computed like the last one. Their results are not written.
+                // Rows beyond the last one repeat the last one. Their results are not written.
                 long long there = min(row, rows - 1);
                 Term term = {0.0f, 0.0f};
                 if (number < groups) {

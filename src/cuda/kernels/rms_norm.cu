@@ -7,8 +7,8 @@
 #include "packed.cuh"
 #include "quantize.cuh"
 
-// The outputs for the norm of all rows: in float32 `out`, in bfloat16 `narrow`, and, quantised from float32, `whole`
-// and units. Each may be null. Quantised outputs need a width that is a multiple of 32.
+// The memory for the norm of all rows: `out` in float32, `narrow` in bfloat16, and `whole` and the units in int8,
+// quantised from the float32 values. Each may be null. Quantised outputs need a width that is a multiple of 32.
 struct Normed {
     float* out;
     uint16_t* narrow;

@@ -2,8 +2,8 @@
 // (nucleus sampling, Holtzman et al., 2020) with a given random number.
 #include "common.cuh"
 
-// Whether a (value, id) comes before another: its value is larger, or it is equal and the id is lower. NaN comes before
-// nothing.
+// Whether a (value, id) comes before another: its value is larger, or the values are equal and its id is lower. NaN
+// comes before nothing.
 __device__ inline bool before(float value, int id, float other, int other_id) {
     return value > other || (value == other && id < other_id);
 }
@@ -286,8 +286,8 @@ struct Reached {
 };
 
 // A row's candidates: their probabilities, their bins by the first digits, and a list of the ids in the likeliest bins.
-// The first search builds the list. It is long enough for every later search, because that ends at a candidate that is
-// at least as likely.
+// The first search builds the list. It is long enough for every later search, because a later search ends at the same
+// candidate or a likelier one.
 struct Candidates {
     const float* probs;
     int vocab;
@@ -326,8 +326,8 @@ __device__ inline void list_from(Candidates& of, int digits) {
 }
 
 // Returns the candidate at which the search `until` ends. There must be at least one candidate, and `until.count` must
-// be at most their number. Nothing is sorted: the digits of the rank are found step by step, and each step looks only
-// at candidates with the same earlier digits. The block has 1024 threads.
+// be at most the number of candidates. Nothing is sorted: the digits of the rank are found step by step, and each step
+// looks only at candidates with the same earlier digits. The block has 1024 threads.
 __device__ inline Reached reach(Candidates& of, const Until& until) {
     SHARED(Counted, counted, 1);
     SHARED(unsigned, found, 1);  // the bin where the search ends
@@ -376,11 +376,12 @@ __device__ inline Reached reach(Candidates& of, const Until& until) {
 // Draws a token from each row of probs (rows, V), as the sampler does. Writes it to drawn_at (rows), and to shown_at
 // (rows) in memory that the host can read. `bins` (rows, 1024) has the row's bins, and `randoms` (rows) its random
 // number from 0 to 1. The candidates are the top_k likeliest tokens (0: all tokens). Of these, only the likeliest are
-// kept, as few as have a share top_p of the candidates' probability (1: all). The drawn token is the first, from the
-// likeliest down, at which the sum of probabilities exceeds the random number times the total. 0 if no probability is
-// above 0. ids: memory for (rows, V). parts: (rows, count) of sample_max. Sums are of integer multiples of 2⁻⁶⁰. The
-// choice is that of the CPU, whose sums are float64, except within 1e-6 of an edge. Grid (1, rows), block 1024. V <
-// 2³⁰.
+// kept: the fewest whose share of the candidates' total probability reaches top_p (1: all). The drawn token is the
+// first, from the likeliest down, at which the sum of probabilities exceeds the random number times the total. 0 if no
+// probability is above 0. ids: memory for (rows, V). parts: (rows, count) of sample_max. Sums are of integer multiples
+// of 2⁻⁶⁰. The CPU, whose sums are float64, draws the same token, unless a sum is within 1e-6 of the limit that
+// decides. Grid (1, rows), block
+// 1024. V < 2³⁰.
 KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, const Sum* bins, int* ids, int top_k, float top_p, const double* randoms,
                          const Largest* parts, int count, Drawn* drawn_at, Drawn* shown_at) {
     LET_NEXT_START();

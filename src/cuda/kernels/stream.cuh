@@ -41,8 +41,8 @@ __device__ constexpr int up16(int bytes) { return (bytes + 15) / 16 * 16; }
 __device__ inline int up4(int words) { return (words + 3) / 4 * 4; }
 
 // Bytes of memory for this many groups of a row: for the values (values_room), and for the values and the scales
-// (row_room). The values may begin at any of 16 bytes, and the scales at any word of 16 bytes. The size is such that
-// consecutive rows are in different banks.
+// (row_room). Within 16 bytes, the values may begin at any byte, and the scales at any 4-byte word. The size is such
+// that consecutive rows are in different banks.
 __device__ constexpr int values_room(int groups) { return up16(Of::bytes(groups) + (Of::ALIGNED ? 0 : 15)); }
 __device__ constexpr int row_room(int groups) {
     const int room = values_room(groups) + (APART ? up16(Of::scale_bytes(groups) + 12) : 0);

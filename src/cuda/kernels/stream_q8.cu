@@ -23,7 +23,8 @@ struct Prepared : Row8 {
     }
 };
 
-// Returns the contribution of group `group` of x to a sum. In its piece, this group of the weights has number `number`.
+// Returns the contribution of group `group` of x to a sum. `number` is the number of the same group of weights in its
+// piece.
 template <class W>
 __device__ inline Term multiply(const InPiece& piece, int number, const Prepared& x, int group) {
     uint32_t q[8];

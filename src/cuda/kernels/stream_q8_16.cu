@@ -109,7 +109,7 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
     input();
     int stage = 0;
     for (int turn = 0; turn < turns; turn++) {
-        // Partial sums w and w + 8 of this warp w.
+        // The partial sums w and w + 8, where w is the number of this warp.
         float sums[2][TILES][4] = {};
         for (int first = 0; first < groups; first += PIECE) {
             wait_for_copies<PLACES - 2>();
@@ -127,8 +127,8 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
             for (int of_piece = 0; of_piece < PIECE; of_piece += 16) {
                 const int number = of_piece + warp;
                 if (first + number >= groups) break;
-                // Of four lanes, lanes 0 and 1 compute the scales of the first group for their two rows, and the others
-                // those of the second group.
+                // Of every four lanes, lanes 0 and 1 compute the scales of the first group, for one row each. Lanes 2
+                // and 3 compute those of the second group.
                 float of_own[2] = {}, minima_of_own[2] = {};
                 scales_in<WEIGHT>(own, number + thread / 2 * 8, of_own, minima_of_own);
 #pragma unroll
@@ -208,8 +208,8 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
     wait_for_copies<0>();
 }
 
-// These functions return the row of x of sum number i, and its row of weights among the first eight. The sum with the
-// row of weights eight further on has number i + 64.
+// These functions return the row of x of sum number i, and its row of weights among the first eight. Sum number i + 64
+// has the same row of x, and the row of weights that comes eight rows later.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 

@@ -5,8 +5,8 @@
 #ifndef LLT_EMULATED
 __device__ inline uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
 
-// Starts to copy 16 bytes from global to shared memory, past the first-level cache. If `there` is false, zeros are
-// written instead.
+// Starts to copy 16 bytes from global to shared memory. The copy bypasses the first-level cache. If `there` is false,
+// zeros are written instead.
 __device__ inline void copy16_async_if(bool there, void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
@@ -138,7 +138,7 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
 }
 #endif
 
-// The same product, added to the previous `sums`.
+// The product of multiply_bytes above, added to the previous `sums`.
 __device__ inline void multiply_bytes(int (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     multiply_bytes(sums, a, b, sums);
 }

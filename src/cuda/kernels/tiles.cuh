@@ -3,8 +3,8 @@
 #include "tensor.cuh"
 
 // A tile has DEPTH inputs of each of its rows. A chunk has eight values, 16 bytes. Chunk number `chunk` of a row is at
-// place chunk ^ swizzle(row). So the same chunk of eight rows uses all banks. Rows at a distance of a multiple of eight
-// have the same swizzle.
+// place chunk ^ swizzle(row). So the chunks with the same number in eight consecutive rows lie in different banks. Rows
+// at a distance of a multiple of eight have the same swizzle.
 template <int DEPTH>
 __device__ inline int swizzle(int row) {
     return row * DEPTH / 64 & (DEPTH / 8 - 1);
@@ -15,8 +15,8 @@ struct Rows {
     const uint16_t* values;
     int first, count, inputs;
 
-    // These functions return the address of row i of the tile, the number of existing rows from row i on, and the
-    // distance in rows of the matrix between rows of the tile that are `apart` rows apart.
+    // These functions return three things: the address of row i of the tile; the number of existing rows from row i on;
+    // and, for two rows of the tile that are `apart` rows apart, their distance in rows of the matrix.
     __device__ const uint16_t* begin(int i) const { return values + (static_cast<long long>(first) + i) * inputs; }
     __device__ int left(int i) const { return count - first - i; }
     __device__ static constexpr int further(int apart) { return apart; }
@@ -45,7 +45,7 @@ struct Copier {
 
     const uint16_t* from;  // the thread's chunk of its first row
     long long apart;       // distance between rows
-    int rows, inputs;      // number of the thread's rows, and number of inputs from its chunk in the first tile on
+    int rows, inputs;      // number of the thread's rows; number of inputs left from its chunk in the first tile on
 
     template <class Of>
     __device__ Copier(const Of& of, int all_inputs) {
@@ -144,8 +144,8 @@ __device__ inline void matmul(const Products& products, const uint16_t* x, int r
     });
 }
 
-// Computes gate, its SiLU, up and their product in the feed-forward network (Shazeer, 2020), for x (rows, I). A tile
-// has half as many outputs of gate, and the same outputs of up.
+// Computes gate, its SiLU, up and their product in the feed-forward network (Shazeer, 2020), for x (rows, I). Half of a
+// tile's outputs belong to gate, and the other half are the same outputs of up.
 template <class TILE>
 __device__ inline void swiglu(const uint16_t* x, int rows, const Gated& gated, uint16_t* narrow) {
     constexpr int OUTPUTS = TILE::OUTPUTS / 2;

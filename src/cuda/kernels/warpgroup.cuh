@@ -7,10 +7,10 @@
 constexpr int GROUP = 128;
 
 // Returns the descriptor of a bfloat16 matrix in shared memory for wgmma (PTX, "Matrix descriptor format"). The matrix
-// has a multiple of 8 rows, and 16 columns. The descriptor has its address, the distance of 1,024 bytes between groups
-// of eight rows, and the swizzle of 128 bytes, for rows of 64 values. `at` is in a tile (Copier<64, …>) whose own
-// address is a multiple of 1,024, in a row whose number is a multiple of eight. For the next 16 inputs, the address is
-// 32 bytes higher.
+// has a multiple of 8 rows, and 16 columns. The descriptor has the matrix's address, the distance of 1,024 bytes
+// between groups of eight rows, and the swizzle of 128 bytes, for rows of 64 values. `at` is in a tile (Copier<64, …>)
+// whose own address is a multiple of 1,024, in a row whose number is a multiple of eight. For the next 16 inputs, the
+// address is 32 bytes higher.
 __device__ inline uint64_t operand(const uint16_t* at) {
     const uint64_t begins = (shared_address(at) & 0x3ffff) >> 4, rows = 1024 >> 4, swizzled = 1;
     return begins | rows << 32 | swizzled << 62;

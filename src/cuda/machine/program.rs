@@ -241,7 +241,7 @@ fn declaration(text: &str) -> (&str, usize, usize) {
         }
     }
     let (name, count) = name.split_once('[').map_or((name, 1), |(name, count)| {
-        (name, count.trim_end_matches(']').parse().unwrap_or_else(|_| panic!("a size: {text}")))
+        (name, count.trim_end_matches(']').parse().unwrap_or_else(|_| panic!("not a size: {text}")))
     });
     (name, size * count, align.unwrap_or(size))
 }
@@ -377,7 +377,7 @@ impl<'a> Maker<'a> {
                 }
                 Piece::Statement(statement) if statement.starts_with('.') => self.declare(statement, scope),
                 Piece::Statement(statement) => self.statement(statement, scope),
-                Piece::Body(head, _) => panic!("a body in a body: {head}"),
+                Piece::Body(head, _) => panic!("a function body in a function body: {head}"),
             }
         }
     }
@@ -387,7 +387,7 @@ impl<'a> Maker<'a> {
         match words.next() {
             Some(".reg") => {
                 let width = words.next().and_then(|of| width(of.trim_start_matches('.')));
-                let width = width.unwrap_or_else(|| panic!("a type: {statement}"));
+                let width = width.unwrap_or_else(|| panic!("no type: {statement}"));
                 for name in words.flat_map(|names| names.split(',')).filter(|name| !name.is_empty()) {
                     match name.split_once('<') {
                         Some((kind, _)) => {
@@ -410,9 +410,9 @@ impl<'a> Maker<'a> {
                 self.symbols.insert(format!("{scope}{name}"), first as u64);
                 self.local = first + bytes;
             }
-            Some(".shared") => assert!(scope.is_empty(), "a function with memory of the block: {statement}"),
+            Some(".shared") => assert!(scope.is_empty(), "a function with shared memory: {statement}"),
             Some(".pragma" | ".loc") => {}
-            _ => panic!("not known here: {statement}"),
+            _ => panic!("an unknown statement: {statement}"),
         }
     }
 
@@ -420,11 +420,11 @@ impl<'a> Maker<'a> {
         if let Some(inside) = text.strip_prefix('[') {
             let inside = inside.trim_end_matches(']');
             let (base, offset) = inside.split_once('+').unwrap_or((inside, "0"));
-            let offset = number(offset.trim()).unwrap_or_else(|| panic!("an offset: {text}"));
+            let offset = number(offset.trim()).unwrap_or_else(|| panic!("not an offset: {text}"));
             return match self.operand(base.trim(), scope) {
                 Operand::Register(register) => Operand::At(Some(register), offset),
                 Operand::Value(address) => Operand::At(None, address.wrapping_add(offset)),
-                other => panic!("an address: {text} {other:?}"),
+                other => panic!("not an address: {text} {other:?}"),
             };
         }
         let index = |name: &str| {
@@ -448,7 +448,7 @@ impl<'a> Maker<'a> {
             return Operand::Value(value);
         }
         let known = self.symbols.get(&format!("{scope}{text}")).or_else(|| self.symbols.get(text));
-        Operand::Value(*known.unwrap_or_else(|| panic!("not known here: {text}")))
+        Operand::Value(*known.unwrap_or_else(|| panic!("an unknown name: {text}")))
     }
 
     fn statement(&mut self, statement: &str, scope: &str) {
@@ -475,13 +475,13 @@ impl<'a> Maker<'a> {
             }
             "ret" | "exit" => self.add(What::End, guard, Vec::new(), statement),
             "call" | "call.uni" => {
-                assert!(guard.is_none(), "a call of some lanes: {statement}");
+                assert!(guard.is_none(), "a call in only some lanes: {statement}");
                 self.call(rest, scope);
             }
             _ => {
                 let known = operands(rest).map(|text| self.argument(text, scope)).collect();
-                let (what, operands) = what(name, rest, known)
-                    .unwrap_or_else(|| panic!("an instruction that is not known here: {statement}"));
+                let (what, operands) =
+                    what(name, rest, known).unwrap_or_else(|| panic!("an unknown instruction: {statement}"));
                 self.add(what, guard, operands, statement);
             }
         }

@@ -22,7 +22,7 @@ fn kept(sum: f64) -> u64 {
 
 /// mma.m16n8k16: c (16, 8) + a (16, 16) · b (16, 8). The arguments are registers, by number and lane.
 pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes; 4] {
-    // Element i of a is at row groupID (+ 8 for i = 2, 3, 6, 7) and column 2 · threadID in group + i mod 2 (+ 8 for i ≥
+    // Element i of a is at row groupID (+ 8 for i = 2, 3, 6, 7) and column 2 · threadID_in_group + i mod 2 (+ 8 for i ≥
     // 4).
     let mut left = [[0.0; 16]; 16];
     let mut right = [[0.0; 8]; 16];
@@ -54,7 +54,7 @@ pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes
 /// With half as many registers for a and b, it is m16n8k16.
 pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> [Lanes; 4] {
     let byte = |register: u64, i: usize| i64::from((register >> (8 * i)) as i8);
-    // Element i of a register is at row groupID (+ 8 in every second register of a), with k = 4 · threadID in group + i
+    // Element i of a register is at row groupID (+ 8 in every second register of a), with k = 4 · threadID_in_group + i
     // (+ 16 in the second half of the registers).
     let mut left = [[0; 32]; 16];
     let mut right = [[0; 8]; 32];
@@ -95,7 +95,7 @@ impl Tile {
 }
 
 /// Returns the address in shared memory of the element (row, k) of a descriptor's operand. A row has 128 bytes along k.
-/// Groups of eight consecutive rows are a stride apart. The 16-byte pieces of a row are permuted by its number
+/// Groups of eight consecutive rows are a stride apart. The 16-byte pieces of a row are permuted by the row's number
 /// (128-byte swizzle).
 ///
 /// # Panics
@@ -103,8 +103,8 @@ impl Tile {
 pub(super) fn element(descriptor: u64, row: usize, k: usize) -> u64 {
     let field = |first: u32| (descriptor >> first & 0x3fff) << 4;
     let (start, stride) = (field(0), field(32));
-    assert_eq!(descriptor >> 62, 1, "a swizzle of 128 bytes: {descriptor:#x}");
-    assert_eq!(descriptor >> 49 & 7, 0, "rows from where the pattern begins: {descriptor:#x}");
+    assert_eq!(descriptor >> 62, 1, "the swizzle is not 128 bytes: {descriptor:#x}");
+    assert_eq!(descriptor >> 49 & 7, 0, "the rows do not start at the start of the pattern: {descriptor:#x}");
     let at = start + (row / 8) as u64 * stride + (row % 8) as u64 * 128 + (k * 2) as u64;
     at ^ (at >> 7 & 7) << 4
 }
@@ -118,7 +118,7 @@ pub(super) fn multiply_group(
     sums: &mut [Lanes],
     read: impl Fn(u64) -> u16,
 ) {
-    assert_eq!(sums.len(), tile.outputs / 2, "a register for two columns of eight");
+    assert_eq!(sums.len(), tile.outputs / 2, "each lane has a register for two of every eight columns");
     let row_of = |descriptor: u64, row: usize| -> [f64; 16] {
         std::array::from_fn(|k| f64::from(bf16::from_bits(read(element(descriptor, row, k))).to_f32()))
     };

@@ -208,16 +208,19 @@ fn what_has_no_defined_result_ends_the_run() {
         ("st.global.u32 [%rd1+256], %r0;", "not allocated"),
         ("st.shared.u32 [256], %r0;", "not allocated"),
         ("mov.u32 %r3, room; st.shared.u32 [%r3+256], %r0;", "not allocated"),
-        ("setp.lt.u32 %p0, %r0, 8; @%p0 bra $on; shfl.sync.bfly.b32 %r2, %r0, 8, 31, 255; $on:", "not named"),
+        (
+            "setp.lt.u32 %p0, %r0, 8; @%p0 bra $on; shfl.sync.bfly.b32 %r2, %r0, 8, 31, 255; $on:",
+            "does not name them",
+        ),
         (
             "setp.lt.u32 %p0, %r0, 8; @%p0 ret; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];",
-            "all of a warp",
+            "not all lanes of the warp",
         ),
         (
             "setp.lt.u32 %p0, %r0, 8; @%p0 bra $a; shfl.sync.bfly.b32 %r2, %r0, 1, 31, -1; bra.uni $b; $a: bar.warp.sync -1; $b:",
             "do not come",
         ),
-        ("setp.lt.u32 %p0, %r0, 8; @%p0 bar.sync 0;", "a barrier of some lanes"),
+        ("setp.lt.u32 %p0, %r0, 8; @%p0 bar.sync 0;", "a barrier that only some lanes reach"),
     ] {
         let said = fault(body);
         assert!(said.contains(words), "{body}: {said}");

@@ -42,7 +42,7 @@ fn one<'a>(text: &'a str, to: &mut Vec<Piece<'a>>) -> &'a str {
         to.push(Piece::Label(&text[..end]));
         return &text[end + 1..];
     }
-    let end = text.find(';').unwrap_or_else(|| panic!("PTX that ends in the middle: {text}"));
+    let end = text.find(';').unwrap_or_else(|| panic!("PTX that ends within a statement: {text}"));
     let starts_body = text.starts_with(".visible") || text.starts_with(".func");
     if let Some(brace) = text.find('{').filter(|brace| starts_body && *brace < end) {
         let close = closing(text, brace);
@@ -64,7 +64,7 @@ fn closing(text: &str, open: usize) -> usize {
             _ => {}
         }
     }
-    panic!("a brace that nothing closes: {}", &text[open..]);
+    panic!("an unclosed brace: {}", &text[open..]);
 }
 
 /// Splits a statement into its operands at the commas. Also splits vectors in braces, a call's parentheses, and the two

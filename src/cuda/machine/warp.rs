@@ -151,7 +151,7 @@ impl<'a> Warp<'a> {
                     return;
                 }
                 What::Barrier if active != 0 => {
-                    assert_eq!(active, mask, "a barrier of some lanes: {}", instruction.text);
+                    assert_eq!(active, mask, "a barrier that only some lanes reach: {}", instruction.text);
                     lanes(mask).for_each(|lane| self.at[lane] = at);
                     self.at_barrier |= mask;
                     return;
@@ -162,7 +162,7 @@ impl<'a> Warp<'a> {
                         let others = active & !wanted;
                         assert!(
                             others == 0,
-                            "lanes {others:#x} take part, but are not named: {}",
+                            "lanes {others:#x} take part, but the mask does not name them: {}",
                             instruction.text
                         );
                         // The lanes that wait at this instruction already.
@@ -207,7 +207,7 @@ impl<'a> Warp<'a> {
             | What::WaitForProducts
                 if active != 0 =>
             {
-                assert_eq!(self.alive, u32::MAX, "all of a warp: {}", instruction.text);
+                assert_eq!(self.alive, u32::MAX, "not all lanes of the warp are alive: {}", instruction.text);
                 Some(u32::MAX)
             }
             _ => None,
@@ -274,7 +274,7 @@ impl<'a> Warp<'a> {
     }
 
     fn memory(&mut self, block: &mut Block, space: Space, at: u64, lane: usize, bytes: usize) -> *mut u8 {
-        assert!(at.is_multiple_of(bytes as u64), "{bytes} bytes at {at:#x}, which they are not aligned to");
+        assert!(at.is_multiple_of(bytes as u64), "{bytes} bytes at the unaligned address {at:#x}");
         let (space, at) = match space {
             Space::Any if at >= SHARED => (Space::Shared, at - SHARED),
             Space::Any if at >= LOCAL => (Space::Local, at - LOCAL),
@@ -413,7 +413,7 @@ impl<'a> Warp<'a> {
                     let to = self.place(block, Space::Shared, operands[0], lane, 16) as u64;
                     let bytes = operands.get(3).map_or(16, |bytes| self.get(*bytes, lane, Some(block)));
                     let bytes = bytes as u32 as usize;
-                    assert!(bytes <= 16, "{bytes} of 16 bytes are copied: {}", instruction.text);
+                    assert!(bytes <= 16, "more than 16 bytes ({bytes}) are copied: {}", instruction.text);
                     let Operand::At(base, offset) = operands[1] else { panic!("no address: {operands:?}") };
                     let mut byte = |i: usize| {
                         let at = Operand::At(base, offset.wrapping_add(i as u64));
@@ -423,7 +423,11 @@ impl<'a> Warp<'a> {
                     for i in 1..bytes {
                         byte(i);
                     }
-                    assert!(from.is_multiple_of(16), "an address of 16 bytes: {}", instruction.text);
+                    assert!(
+                        from.is_multiple_of(16),
+                        "an address that is not a multiple of 16: {}",
+                        instruction.text
+                    );
                     self.begun[lane].push((to, from, bytes));
                 }
             }
@@ -451,7 +455,11 @@ impl<'a> Warp<'a> {
                     let at = self.place(block, Space::Shared, operands[0], lane, 8) as u64;
                     let lanes = self.get(operands[1], lane, Some(block)) as u32;
                     let new = Arrivals { lanes, left: lanes, done: 0, expected: 0, copies: Vec::new() };
-                    assert!(block.arrivals.insert(at, new).is_none(), "begun once: {}", instruction.text);
+                    assert!(
+                        block.arrivals.insert(at, new).is_none(),
+                        "initialized a second time: {}",
+                        instruction.text
+                    );
                 }
             }
             What::Arrive => {
@@ -461,7 +469,7 @@ impl<'a> Warp<'a> {
                     let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
                     assert!(
                         arrivals.left < arrivals.lanes || arrivals.copies.is_empty(),
-                        "no lane has waited for the earlier copies: {}",
+                        "new copies before a lane has waited for the earlier ones: {}",
                         instruction.text
                     );
                     arrivals.expected += u64::from(bytes);
@@ -477,7 +485,7 @@ impl<'a> Warp<'a> {
                     let bytes = self.get(operands[2], lane, Some(block)) as u32 as usize;
                     assert!(
                         bytes > 0 && bytes.is_multiple_of(16),
-                        "pieces of 16 bytes: {}",
+                        "the size is not a multiple of 16 bytes: {}",
                         instruction.text
                     );
                     // Checks all bytes of the copy, 16 at a time.
@@ -520,12 +528,12 @@ impl<'a> Warp<'a> {
                 let (sums, rest) = operands.split_at(tile.outputs / 2);
                 let uniform = |operand: Operand| {
                     let all = self.all(operand, block);
-                    assert_eq!(all, [all[0]; LANES], "one value of all lanes: {}", instruction.text);
+                    assert_eq!(all, [all[0]; LANES], "the lanes have different values: {}", instruction.text);
                     all[0]
                 };
                 let [a, b, adds] = [0, 1, 2].map(|i| uniform(rest[i]));
                 let plain = [3, 4, 5, 6].map(|i| uniform(rest[i]));
-                assert_eq!(plain, [1, 1, 0, 0], "neither negated nor transposed: {}", instruction.text);
+                assert_eq!(plain, [1, 1, 0, 0], "a negated or transposed operand: {}", instruction.text);
                 self.products.push(Product { tile, descriptors: [a, b], adds: adds != 0, sums });
             }
             What::CloseProducts => self.product_groups.push_back(std::mem::take(&mut self.products)),
@@ -632,7 +640,7 @@ impl<'a> Warp<'a> {
             if is_inside {
                 assert!(
                     mask >> from & 1 == 1,
-                    "lane {lane} wants a value of lane {from}, which takes no part"
+                    "lane {lane} reads a value of lane {from}, which does not take part"
                 );
                 values[lane] = a[from as usize];
             }

@@ -45,7 +45,7 @@ fn widen(cuda: &Cuda, matrix: &Matrix, i: usize) -> Result<Matrix> {
         scratch.widened[i].room(&cuda.queue, outputs * inputs * size_of::<u16>(), false)?;
         scratch.widened[i].memory().cloned()
     };
-    let memory = memory.unwrap_or_else(|| unreachable!("there is room now"));
+    let memory = memory.unwrap_or_else(|| unreachable!("the scratch memory was just allocated"));
     // Number of values that a thread converts at once.
     let unit = if matrix.dtype() == Dtype::I8 { 16 } else { 32 };
     let kernel = Kernel { file: "unpack", name: "unpack_bf16", weight: Some(matrix.dtype()) };

@@ -1,5 +1,5 @@
-//! Integer products of many rows, by tensor cores. Activations and weights are packed for them (`kernels/packed.cuh`):
-//! activations once for all products, weights one part of a matrix at a time.
+//! Integer products of many rows, by tensor cores. Activations and weights are packed for the tensor cores
+//! (`kernels/packed.cuh`): activations once for all products, weights one part of a matrix at a time.
 
 use super::{Asked, Input};
 use crate::Cuda;
@@ -14,19 +14,21 @@ use llama_trace_core::tensor::Dtype;
 /// Values of a row that are packed together.
 const UNIT: usize = 32;
 
-/// Numbers that a row of activations has for each unit: the unit's scale and three sums (`ALL_OF_ROWS` of the kernels).
+/// Numbers that are stored with each unit of a row of activations: the unit's scale and three sums (`ALL_OF_ROWS` of
+/// the kernels).
 const OF_ROWS: usize = 4;
 
-/// Outputs and rows that are packed together. Padding repeats the last one.
+/// Numbers of outputs and of rows that are packed together. Padding outputs repeat the last output. Padding rows may
+/// have any contents.
 const OUTPUTS: usize = 128;
 const ROWS: usize = 192;
 
-/// A kernel that multiplies packed operands. All give the same bits.
+/// A kernel that multiplies packed operands. All such kernels give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     name: &'static str,
     outputs: usize,
-    /// Rows of a tile, and of a tile for a format with two runs in a unit.
+    /// Rows of a tile: for a format with one run in a unit, and with two.
     rows: [usize; 2],
 }
 
@@ -58,7 +60,7 @@ impl Tile {
     }
 }
 
-/// Maximum number of weights that are packed at once, which all fit in the second-level cache.
+/// Maximum number of weights that are packed at once. This number fits in the second-level cache.
 const VALUES_AT_ONCE: usize = 32 << 20;
 
 /// Packed activations.
@@ -86,7 +88,8 @@ pub(super) fn takes(dtype: Dtype, group: usize) -> bool {
     dtype != Dtype::I8 || group.is_multiple_of(UNIT)
 }
 
-/// Numbers of a row of weights for each unit: scales and minima of its runs (`OF_WEIGHTS` of the kernel).
+/// Numbers that are stored with each unit of a row of weights: scales and minima of its runs (`OF_WEIGHTS` of the
+/// kernel).
 fn of_weights(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K | Dtype::Q3K | Dtype::Q6K => 2,
@@ -102,7 +105,7 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize
     multiply_in(cuda, x, product, group, *TILES.iter().find(fits).unwrap_or(&TILES[1]))
 }
 
-/// The same with the tiles that the caller chooses. Does not check that they fit in shared memory.
+/// [`multiply`] with the tiles that the caller chooses. Does not check that they fit in shared memory.
 pub(crate) fn multiply_in(
     cuda: &Cuda,
     x: &Input,
@@ -139,7 +142,7 @@ pub(crate) fn multiply_in(
 }
 
 /// Returns the addresses of the packed rows of `x`, of their numbers, and of the flag for a scale that is not plain. If
-/// the launch that makes the rows is still in the queue, it packs them; otherwise a separate kernel does.
+/// the launch that computes the rows is still in the queue, it also packs them. Otherwise a separate kernel does.
 fn pack(cuda: &Cuda, x: &Input, group: usize) -> Result<[Address; 3]> {
     let mut packed = x.packed();
     let (rows, units) = (x.rows.next_multiple_of(ROWS), x.width / UNIT);

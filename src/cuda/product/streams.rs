@@ -21,7 +21,7 @@ use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
-/// Activations that share a scale.
+/// Number of activations that share a scale.
 pub(super) const GROUP: usize = 32;
 
 /// Maximum number of rows.
@@ -32,8 +32,8 @@ const MOST: usize = 16;
 const OF_ONE_ROW: (&str, &str) = ("stream_q8", "stream_q8_1");
 const OF_TILES: (&str, &str) = ("stream_tiles", "stream_tiles_1");
 
-/// The same for the gate. Arguments: `struct Gated`, `struct Source`, the addresses of the int8 result, and
-/// `struct Ring` (only for tiles).
+/// The kernels for one row of the gate. Arguments: `struct Gated`, `struct Source`, the addresses of the int8 result,
+/// and `struct Ring` (only for tiles).
 const GATED_ROW: (&str, &str) = ("stream_q8", "stream_gated_q8_1");
 const GATED_TILES: (&str, &str) = ("stream_tiles", "stream_gated_tiles_1");
 
@@ -42,8 +42,8 @@ const PRODUCTS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1;
 const SOURCE: usize = 2 + norm::WORDS;
 const GATED: usize = 16;
 
-/// The first word of `struct Added`, for one row and for several; and the word that holds the number of rows, if there
-/// are several.
+/// `ADDED`: the index of the first word of `struct Added`, for one row and for several. `ROWS`: the index of the word
+/// that holds the number of rows, if there are several.
 const ADDED: [usize; 2] = [PRODUCTS + SOURCE + 1, PRODUCTS + 4];
 const ROWS: usize = PRODUCTS + 2;
 
@@ -58,10 +58,10 @@ const WARPS: usize = 8;
 const OUTPUTS: usize = 16;
 const OF_WARP: usize = 2;
 
-/// Sizes for tiles of one row of x. `SEGMENTS`: how many groups of a row one copy brings to shared memory. Each warp
-/// gets eight; if that does not fit, only half of the warps do. `STAGES`: minimum and maximum number of buffers.
-/// `NEXT_GROUP`: the distance in values from the terms of one group to those of the next. There are two buffers of
-/// terms for all groups of a segment.
+/// Sizes for tiles of one row of x. `SEGMENTS`: how many groups of a row one copy brings to shared memory, eight for
+/// each warp. If 64 groups do not fit, 32 are copied, for half of the warps. `STAGES`: minimum and maximum number of
+/// buffers. `NEXT_GROUP`: the distance in values from the terms of one group to those of the next. There are two
+/// buffers of terms for all groups of a segment.
 const SEGMENTS: [usize; 2] = [64, 32];
 const STAGES: [usize; 2] = [2, 4];
 const NEXT_GROUP: usize = OUTPUTS + 4;
@@ -91,12 +91,12 @@ fn piece(dtype: Dtype, groups: usize) -> usize {
     }
 }
 
-/// The same, padded so that rows of weights lie in different banks (`row_room`).
+/// [`piece`], padded so that rows of weights lie in different banks (`row_room`).
 fn room(dtype: Dtype, groups: usize) -> usize {
     16 * ((piece(dtype, groups) / 16) | 1)
 }
 
-/// The number of sums that a product needs for each group of x: 0 if the format has no minima.
+/// The number of sums that a product of several rows needs for each group of x: 0 if the format has no minima.
 fn sums(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Q2K => 2,
@@ -116,7 +116,7 @@ impl Room {
     /// Returns the sizes for a row of `width` values, with a `norm` or without. `None` if a block does not fit.
     fn of(cuda: &Cuda, dtype: Dtype, width: usize, norm: bool) -> Option<Self> {
         let groups = width / GROUP;
-        // Formats with an offset need sums too.
+        // For one row, formats with an offset need sums too.
         let sums = match dtype {
             Dtype::Q3K | Dtype::Q6K => 2,
             Dtype::Q4_0 | Dtype::Q5_0 => 1,
@@ -211,8 +211,8 @@ fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
             words[2..].copy_from_slice(&norm.words());
             return Ok(words);
         }
-        // Every block quantises the whole row. A separate launch is faster for a wide row. A gate kernel that is not
-        // launched yet can quantise its own result.
+        // Here every block quantises the whole row itself. For a wide row, a separate launch is faster. If a gate
+        // kernel computes the row and is not launched yet, it can also quantise the row.
         if x.width <= norm::KEPT && !is_gate(cuda, x) {
             words[2] = x.x();
             return Ok(words);
@@ -222,7 +222,7 @@ fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
     Ok(words)
 }
 
-/// Multiplies if these kernels support these matrices and rows. Returns whether they do.
+/// Computes the products if these kernels support the matrices and rows. Returns whether they do.
 pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -> Result<bool> {
     let dtype = products[0].matrix.dtype();
     let Some(at_once) = at_once(cuda, dtype, x.width, x.rows) else { return Ok(false) };
@@ -304,7 +304,8 @@ pub(super) fn gated(
     Ok(true)
 }
 
-/// For a launch of the gated kernels: its number of rows, and the first word of the int8 result's addresses.
+/// For a launch of the gated kernels: its number of rows, and the index of the first word of the int8 result's
+/// addresses.
 fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         GATED_ROW | GATED_TILES => Some((1, GATED + SOURCE)),
@@ -315,8 +316,8 @@ fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     }
 }
 
-/// The first word of the int8 result's addresses. `None` if `kernel` does not make these rows of `width` values at
-/// `out`, or already quantises them.
+/// The index of the first word of the int8 result's addresses. `None` if `kernel` does not compute these `rows` of
+/// `width` values at `out`, or already quantises them.
 fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usize)) -> Option<usize> {
     let (own, at) = of_gated(kernel, words)?;
     let can = width.is_multiple_of(TILE)
@@ -329,7 +330,7 @@ fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usi
 
 fn is_gate(cuda: &Cuda, x: &Input) -> bool {
     let made = (x.x(), x.rows, x.width);
-    // This only reads the launch.
+    // The closure only reads the launch.
     let mut is = false;
     cuda.kernels.change_recent(|kernel, last| {
         is = makes(kernel, last.arguments.all(), made).is_some();
@@ -338,13 +339,13 @@ fn is_gate(cuda: &Cuda, x: &Input) -> bool {
     is
 }
 
-/// If the last gate kernel is not launched yet, makes it also quantise its result at `out` into `to`, the addresses of
-/// values and scales. Returns whether it will.
+/// If the last gate kernel is not launched yet, changes it so that it also quantises its result into `to`, the
+/// addresses of values and scales. Returns whether it was changed.
 pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Address; 2]) -> bool {
     cuda.kernels.change_recent(|kernel, last| {
         let words = last.arguments.all_mut();
         let Some(at) = makes(kernel, words, made) else { return Change::Cannot };
-        // It must not overwrite its own input.
+        // The kernel must not overwrite its own input.
         if words[GATED] == to[0] {
             return Change::Cannot;
         }
@@ -353,8 +354,8 @@ pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Addr
     })
 }
 
-/// The first word of `struct Turns`, in a kernel that has it. It follows `struct Added`, the cache's number type and
-/// the ring.
+/// The index of the first word of `struct Turns`, in a kernel that has this struct. The struct follows `struct Added`,
+/// the cache's number type and the ring.
 pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     match (kernel.file, kernel.name) {
         OF_ONE_ROW => Some(ADDED[0] + 3),
@@ -363,7 +364,8 @@ pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     }
 }
 
-/// For a kernel with one product that can add a buffer to it: its number of rows, and the first word of `struct Added`.
+/// For a kernel with one product that can add a buffer to the result: its number of rows, and the index of the first
+/// word of `struct Added`.
 pub(super) fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         OF_ONE_ROW | OF_TILES => Some((1, ADDED[0])),

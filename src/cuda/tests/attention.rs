@@ -127,7 +127,8 @@ fn attention_over_many_tiles_of_keys_is_that_of_the_cpu() {
             let Some((cuda, cpu)) = both(precision) else { return };
             let (cuda, cpu) = (cuda.with_cache_dtype(cache), cpu.with_cache_dtype(cache));
             let shape = AttentionShape { heads, kv_heads, head_dim, window };
-            // Four multiprocessors have room for at most twelve splits. The keys are more than one tile for each split.
+            // Four multiprocessors have room for at most twelve splits. So many keys give each split more than one
+            // tile.
             let keys = 64 * (12 / kv_heads).max(2) + 300;
             let spans = [(keys, 1), (190, 33), (64, 1)];
             let (found, _) = run(&cuda, shape, spans, false);
@@ -162,7 +163,7 @@ fn attended(backend: &dyn Backend, shape: AttentionShape, [q, k, v]: &[Vec<f32>;
     values(backend, &out, q.len())
 }
 
-/// The scales of split operands are powers of two: dividing by them is exact.
+/// Operands that are split are divided by a power of two, which is exact.
 #[test]
 fn powers_of_two_in_the_operands_of_attention_change_no_bit_but_the_exponents() {
     let Some((cuda, _)) = both(Precision::F32) else { return };
@@ -184,8 +185,8 @@ fn powers_of_two_in_the_operands_of_attention_change_no_bit_but_the_exponents() 
     }
 }
 
-/// Infinity, NaN and values too large to scale take another path in the same launch. The results are NaN in the same
-/// places as the CPU's.
+/// Infinity, NaN and values that are too large to scale take another path in the same launch. The results have NaN in
+/// the same places as the CPU's.
 #[test]
 fn what_is_not_finite_in_queries_and_keys_reaches_the_rows_that_it_reaches_on_the_cpu() {
     let Some((cuda, cpu)) = both(Precision::F32) else { return };
@@ -224,7 +225,7 @@ fn an_infinite_value_is_mixed_by_the_tokens_that_see_its_key_and_by_no_others() 
     }
 }
 
-/// The tolerance between the recorded softmax and the fused kernel's result.
+/// The recorded softmax times the values agrees with the fused kernel's result, within a tolerance.
 #[test]
 fn the_written_softmax_times_the_values_is_what_attention_gives() {
     for precision in [Precision::F32, Precision::Bf16] {
@@ -266,7 +267,7 @@ fn tokens_of_a_batch_go_in_one_launch_and_have_the_bits_that_each_has_alone() {
         let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
         let shape = AttentionShape { heads, kv_heads, head_dim, window: Some(70) };
         let (width, q_width) = (kv_heads * head_dim, heads * head_dim);
-        // One more than fits in two launches.
+        // One span more than fits in two launches.
         let spans: Vec<(usize, usize)> = (0..33).map(|i| (i * 37 % 150, 1)).collect();
         let x = noise(spans.len() * width, 81);
         let q = noise(spans.len() * q_width, 82);

@@ -1,4 +1,5 @@
-//! The kernels that a pass launches, in order. A change of the engine that fuses less, or launches more, shows here.
+//! The kernels that a pass launches, in order. This test notices a change of the engine that fuses less or launches
+//! more.
 
 use std::fmt::Write;
 

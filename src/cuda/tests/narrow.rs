@@ -105,8 +105,8 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
     let many_and_few = [&[(0, 20)][..], &[(0, 20), (2, 1)], &[(3, 1), (0, 17)], &[(0, 9)], &[(4, 1)]];
     for spans in many_and_few.into_iter().chain([&texts[..3], &texts[..16], &texts]) {
         let rows: usize = spans.iter().map(|span| span.1).sum();
-        // `seen`: with a wait between the operation and the product, or without. `matrices`: also two products, where
-        // the one with the other number type comes first or last.
+        // `seen`: whether there is a wait between the operation and the product. `matrices`: one or two; of two, the
+        // one with the other number type comes first or last.
         let run = |maker, seen: bool, matrices: &[&Matrix]| {
             let (mut made, mut input, pass) =
                 (cuda.buffer(rows * WIDTH).unwrap(), cuda.input(), pass(&cuda, spans));

@@ -1,4 +1,5 @@
-//! Rows for integer products of many rows: made, quantised and packed in one launch, bit-exact with ops.
+//! Inputs of integer products with many rows: they are computed, quantised and packed in one launch, bit-exact with
+//! ops.
 
 use super::products::product;
 use super::*;
@@ -6,7 +7,7 @@ use llama_trace_engine::backend::Product;
 
 const Q8: Precision = Precision::Q8 { group: 32 };
 
-/// Values with a different difficulty in each row: NaN, infinite, huge, tiny, or all zero.
+/// Rows that are hard to quantise, each in another way: NaN, infinite, huge, tiny, or all zero.
 fn hard(rows: usize, width: usize, seed: u32) -> Vec<f32> {
     let mut x = noise(rows * width, seed);
     for (i, row) in x.chunks_mut(width).enumerate() {
@@ -25,7 +26,7 @@ fn hard(rows: usize, width: usize, seed: u32) -> Vec<f32> {
     x
 }
 
-/// NaNs have different bits on different machines.
+/// Whether two lists have the same bits. Two NaNs count as equal: they have different bits on different machines.
 fn same(found: &[f32], expected: &[f32]) -> bool {
     let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
     found.len() == expected.len() && found.iter().zip(expected).all(same)
@@ -48,7 +49,7 @@ impl Chain {
             (matrix(width, width, 3), matrix(ffn, width, 4), matrix(ffn, width, 5), matrix(3, ffn, 6));
         let mut bias = noise(ffn, 7);
         bias[..4].copy_from_slice(&[100.0, -100.0, 1e38, -1e38]);
-        // One of the other groups is tiny.
+        // Groups in the second half are tiny.
         bias[ffn / 2..].iter_mut().for_each(|x| *x *= 1e-30);
         let bias = bias.into_iter().flat_map(f32::to_le_bytes).collect();
         let bias = Tensor::new(Dtype::F32, vec![ffn], Bytes::owned(bias)).unwrap();
@@ -98,7 +99,7 @@ impl Chain {
 #[test]
 fn what_makes_many_rows_packs_them_too_and_all_has_the_bits_of_the_cpu() {
     // Rows that are part of a tile, and rows of several tiles. Widths of one group, of fewer groups than there are
-    // partial sums, of more, and of a number that is not a multiple of 16.
+    // partial sums, of more groups, and of a number of groups that is not a multiple of 16.
     for chain in
         [Chain(17, 32, 32), Chain(18, 96, 544), Chain(33, 544, 96), Chain(100, 64, 64), Chain(17, 512, 32)]
     {
@@ -115,7 +116,7 @@ fn what_makes_many_rows_packs_them_too_and_all_has_the_bits_of_the_cpu() {
     }
 }
 
-/// Norms of rows of any width: of a buffer, and of a sum.
+/// The norm of a buffer and the norm of a sum, with this many rows and this width.
 struct Wide(usize, usize);
 
 impl Operate for Wide {
@@ -171,15 +172,16 @@ fn rows_of_products_are_packed_by_what_makes_them_where_nobody_looks() {
         };
         log.lock().unwrap().iter().map(of).sum::<usize>()
     };
-    // In the first run memory grows, so the number is not exact. Two norms, five products of two launches each, the
-    // gate, and the packing of rows whose launch was already sent.
+    // Each run has two norms, five products of two launches each, the gate, and the packing of rows whose launch was
+    // already sent. In the first run memory grows, so the number of its launches is not exact.
     let of_each = 2 + 5 * 2 + 1 + 1;
     let (together, looked) = (launches(false), launches(true));
     assert!((3 * of_each..3 * of_each + 4).contains(&together), "{together}, not three times {of_each}");
     assert!(looked >= 3 * (of_each + 3), "{looked}");
 }
 
-/// A product finds the nearest integer. Close to the middle of two integers it is the one that ops finds.
+/// The kernel multiplies by the inverse of the scale; it divides only close to the middle between two integers. It must
+/// find the same integers as ops.
 #[test]
 fn values_next_to_the_middle_of_two_whole_numbers_are_quantised_as_ops_does() {
     let Some((cuda, cpu)) = both(Q8) else { return };
@@ -217,7 +219,7 @@ fn values_next_to_the_middle_of_two_whole_numbers_are_quantised_as_ops_does() {
     // If a group has NaN, its scale is NaN too, with any bits.
     assert!(expected.1.iter().any(|scale| scale.is_nan()));
     assert!(found.0 == expected.0 && same(&found.1, &expected.1), "int8 values");
-    assert!(same(&found.2, &expected.2), "what is packed");
+    assert!(same(&found.2, &expected.2), "the packed rows");
 }
 
 #[test]

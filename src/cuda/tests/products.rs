@@ -22,7 +22,7 @@ const SHAPES: [Shape; 11] = [
     (133, 304, &[(0, 67)]),
 ];
 
-/// The same for weights that are stored in blocks.
+/// Shapes for weights that are stored in blocks.
 const OF_BLOCKS: [Shape; 5] = [
     (11, 256, &[(0, 1)]),
     (70, 512, &[(0, 20), (0, 1)]),
@@ -48,7 +48,7 @@ pub(super) fn product(
     let bias = biased.then(|| backend.vector(&vector(outputs, 32)).unwrap());
     let (pass, mut input) = (pass(backend, spans), backend.input());
     backend.prepare(&x, inputs, &pass, &PassRows::All, &mut input).unwrap();
-    // The input keeps the memory.
+    // The input keeps the memory of x alive.
     drop(x);
     let mut out = backend.buffer(rows * outputs).unwrap();
     backend.matmul(&input, &matrix, bias.as_ref(), &mut out).unwrap();
@@ -74,7 +74,7 @@ fn products_of_every_number_type_are_those_of_the_cpu(precision: Precision) {
                 let apart = distance(&found, &expected);
                 assert!(apart <= orders_apart(precision), "{what}: {apart}");
             }
-            assert!(keeps || precision.group().is_none(), "whole numbers have one order");
+            assert!(keeps || precision.group().is_none(), "integer products are bit-exact");
         }
     }
 }
@@ -110,7 +110,7 @@ fn blocks_with_odd_scales(dtype: Dtype, outputs: usize, inputs: usize, odd: bool
     let scales = [f16::NAN, f16::INFINITY, f16::NEG_INFINITY, f16::NEG_ZERO, f16::from_f32(-3e-7), f16::MAX];
     let mut bytes = random_blocks(&noise(outputs * inputs, 71), dtype);
     let row = inputs / dtype.block() * dtype.block_bytes();
-    // One block of each row.
+    // One block of each row gets an unusual scale.
     for (i, row) in bytes.chunks_mut(row).enumerate().filter(|_| odd) {
         let block = &mut row[i % (inputs / dtype.block()) * dtype.block_bytes()..];
         match scale_at(dtype) {
@@ -129,8 +129,8 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
     let whole = Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float());
     for dtype in sampled("number types of many rows", whole, 4) {
         let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
-        // Partial tiles in both directions, and fewer groups than there are partial sums. Stages that are reused, and
-        // groups of each partial sum that fill one stage or several.
+        // These sizes give partial tiles in both directions, fewer groups than there are partial sums, stages that are
+        // reused, and partial sums whose groups fill one stage or several.
         for (outputs, inputs, rows) in
             [(11, 256, 17), (130, 2304, 70), (128, 768, 64), (40, 2048, 33), (11, 4096, 17)]
         {
@@ -141,7 +141,7 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                 };
                 let mut x = noise(rows * inputs, 72);
                 if !odd_weights {
-                    // One group of each row.
+                    // One group of each row is multiplied by one of the factors.
                     for (i, row) in x.chunks_mut(inputs).enumerate() {
                         let group = &mut row[i % (inputs / 32) * 32..][..32];
                         group.iter_mut().for_each(|x| *x *= factors[i % factors.len()]);
@@ -219,7 +219,8 @@ fn a_row_has_the_same_bits_in_a_batch_and_alone() {
 #[test]
 fn tiles_of_every_size_have_the_same_bits_and_are_near_the_processors() {
     let Some((cuda, cpu)) = both(Precision::Bf16) else { return };
-    // Partial tiles in each direction, stages that are not all used or are reused, and inputs that end inside a stage.
+    // These sizes give partial tiles in each direction, unused stages, reused stages, and inputs that end inside a
+    // stage.
     for (rows, outputs, inputs) in [
         (16, 3, 8),
         (129, 257, 136),
@@ -416,8 +417,8 @@ fn the_ptx_that_the_program_carries_multiplies_row_by_row_with_the_same_bits() {
     }
 }
 
-/// In such long sums tensor cores truncate small terms. Few rows are summed in pieces; for many rows, `check` has a
-/// tolerance for it.
+/// In such long sums tensor cores truncate small terms. Few rows are summed in pieces, which avoids this. For many
+/// rows, `check` has a tolerance.
 #[test]
 fn long_products_by_tensor_cores_are_as_near_as_check_wants_them() {
     let (Some((cuda, cpu)), Some(others)) = (both(Precision::Bf16), Cuda::compact(ROOM)) else { return };

@@ -9,7 +9,7 @@ const Q8: Precision = Precision::Q8 { group: 32 };
 
 /// Integer number types, with small blocks and with large ones.
 fn whole_types(what: &str) -> Vec<Dtype> {
-    // First the most different ones: with an offset, with minima, with two runs a group, with blocks that begin at any
+    // First types of every kind: with an offset, with minima, with two runs in a group, with blocks that begin at any
     // even byte.
     let first = [Dtype::Q8_0, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q4K, Dtype::Q6K, Dtype::Q2K];
     let others = Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float() && !first.contains(dtype));
@@ -28,8 +28,8 @@ fn launches(log: &emulated::Log) -> usize {
 fn products_of_few_rows_have_the_bits_of_the_cpu_whatever_their_sizes() {
     for dtype in whole_types("number types of few rows") {
         let Some((cuda, cpu)) = both(Q8) else { return };
-        // A row of one group, rows that end inside a piece, and rows of many pieces. Fewer outputs than one warp has,
-        // and more than all warps have at once.
+        // A row of one group, rows that end inside a piece, and rows of many pieces. Fewer outputs than one warp
+        // computes, and more than all warps compute at once.
         for (outputs, inputs) in [(1, 32), (3, 288), (9, 1056), (150, 64), (2, 4128)] {
             let inputs = usize::next_multiple_of(inputs, dtype.block());
             let w = tensor(dtype, outputs, inputs, 71);
@@ -105,7 +105,7 @@ fn what_is_not_a_number_and_what_is_huge_come_out_as_from_the_cpu() {
                 }
                 if on_cuda { run(&cuda, &w, rows, inputs) } else { run(&cpu, &w, rows, inputs) }
             };
-            // The bits of a NaN have no meaning.
+            // NaNs may have different bits.
             let same = |a: &f32, b: &f32| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
             let (found, expected) = (run(true), run(false));
             assert!(found.iter().zip(&expected).all(|(a, b)| same(a, b)), "{dtype}: {found:?} {expected:?}");
@@ -130,8 +130,8 @@ struct Layer {
 }
 
 impl Layer {
-    /// Runs it twice, like two consecutive layers, and calls `look` after each operation. Returns everything that the
-    /// first writes.
+    /// Runs the layer twice, like two consecutive layers, and calls `look` after each operation. Returns everything
+    /// that the first layer writes.
     fn run(&self, backend: &dyn Backend, look: &dyn Fn(), before: &dyn Fn()) -> Vec<Vec<f32>> {
         let Self { dtype, other, sizes: Sizes(heads, kv_heads, c, width, ffn), rows, pairing } = *self;
         let (of_q, of_k) = (heads * c, kv_heads * c);
@@ -183,7 +183,7 @@ impl Layer {
                 backend.cache(&out_v, of_k, &pass, span, values).unwrap();
                 look();
             }
-            // Instead of attention.
+            // The rotated queries take the place of attention's result.
             backend.prepare(&turned_q, of_q, &pass, &PassRows::All, &mut input).unwrap();
             backend.matmul(&input, &wo, None, &mut of_wo).unwrap();
             look();
@@ -259,8 +259,9 @@ fn what_comes_before_and_after_products_of_one_row_goes_with_them_and_has_the_sa
                     assert!(found == expected, "{what}, {how}: number {i}");
                 }
             }
-            // Queries with keys, and values; wo with the residual; the gate; the last with its residual. A bfloat16
-            // cache is read back by a kernel, one launch for keys and one for values.
+            // The launches are: queries with keys; values, if their type is another one; wo with the residual; the
+            // gate; the last product with its residual. A bfloat16 cache is read back by a kernel, one launch for keys
+            // and one for values.
             let of_reading = if cache == CacheDtype::Bf16 { 2 } else { 0 };
             assert_eq!(of_together - of_reading, if dtype == other { 4 } else { 5 }, "{what}");
             assert!(of_looked > of_together && of_without > of_together, "{what}: {of_looked}, {of_without}");

@@ -1,5 +1,5 @@
-//! Handles: what a backend owns, as the rest of the program holds it. Only the backend that made a handle reads the
-//! value inside, whose type is its own.
+//! Handles of the buffers, weights and caches that a backend owns. The rest of the program holds only the handles. Only
+//! the backend that made a handle reads the value inside, and it chooses the value's type.
 
 use std::any::Any;
 

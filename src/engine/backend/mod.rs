@@ -48,15 +48,15 @@ pub enum AttentionPart {
     Values,
     /// Dot products (H, T, K).
     Qk,
-    /// Divided by √C (H, T, K).
+    /// The dot products divided by √C (H, T, K).
     Scores,
-    /// With the mask added (H, T, K).
+    /// The scores with the mask added (H, T, K).
     MaskedScores,
     /// Attention weights (H, T, K).
     Softmax,
 }
 
-/// An observer of attention's intermediate results. They are computed only if it wants them.
+/// An observer of attention's intermediate results. They are computed only if the observer wants them.
 pub trait AttentionSink {
     /// Whether the rows of `part` should be handed over.
     fn wants(&self, part: AttentionPart) -> bool;
@@ -67,7 +67,7 @@ pub trait AttentionSink {
     /// The observer's own errors; attention then stops with them.
     fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()>;
 
-    /// Whether it also accepts values that the device is still copying ([`Backend::fetched`]).
+    /// Whether the observer also accepts values that the device is still copying ([`Backend::fetched`]).
     fn waits(&self) -> bool {
         false
     }
@@ -120,7 +120,7 @@ pub struct Product<'a> {
     pub out: &'a mut Buffer,
 }
 
-/// The outputs of the gated half of a feed-forward network, (rows, F) each.
+/// The outputs of the gated part of a feed-forward network: gate, its SiLU, up and their product, (rows, F) each.
 pub struct Swiglu<'a> {
     /// x · w1ᵀ
     pub gate: Product<'a>,
@@ -157,9 +157,9 @@ pub type Host = cpu::Kernel;
 /// The tolerance for a product whose terms are added in another order, as a relative L2 distance.
 pub const REORDER_TOLERANCE: f64 = 1e-6;
 
-/// The tolerance of such a product if partial sums are truncated instead of rounded to float32, with up to 28,672
-/// inputs. Tensor cores truncate after every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021) or less often.
-/// The results of long products are then nearer to zero, by about 3·10⁻⁹ for each input.
+/// The tolerance for a product whose partial sums are truncated instead of rounded to float32, with up to 28,672
+/// inputs: a relative L2 distance. Tensor cores truncate after every eight products (Fasi, Higham, Mikaitis and
+/// Pranesh, 2021) or less often. The results of long products are then nearer to zero, by about 3·10⁻⁹ for each input.
 pub const TRUNCATION_TOLERANCE: f64 = 1e-4;
 
 /// How a token is sampled: the checked values of [`crate::generate::Sampling`].
@@ -193,7 +193,7 @@ pub struct Limits {
     pub memory: &'static str,
     /// Floating-point operations per second.
     pub multiply_rate: f64,
-    /// What was multiplied, in words.
+    /// The kind of multiplication that was measured, in words.
     pub multiplied: String,
 }
 
@@ -201,8 +201,8 @@ pub struct Limits {
 /// passed in say how many values are read and written, from the beginning.
 ///
 /// **Fused operations** have default bodies made of the plain operations, which define their results. A device that
-/// replaces one writes every output with the same bits and passes each output to `on_output`, in order. The probe
-/// therefore sees the same stages, and a recording never changes which operation runs.
+/// replaces a default body writes every output with the same bits and passes each output to `on_output`, in order. The
+/// probe therefore sees the same stages, and a recording never changes which operation runs.
 ///
 /// # Errors
 /// Operations over many values return [`Error::Interrupted`](llama_trace_core::error::Error::Interrupted) if
@@ -217,14 +217,14 @@ pub trait Backend: Send + Sync {
     /// The stop request, which operations check between blocks of rows.
     fn stop(&self) -> &Stop;
 
-    /// The name of its inner loops: the instruction set, or the architecture of the device.
+    /// The name of the inner loops: the instruction set, or the architecture of the device.
     fn kernel_name(&self) -> &'static str;
 
-    /// Measures the limits of the device, for a model whose matrices have the type `matrices`. It reads `mapped`, the
-    /// weights in a mapped file, if it can and if there are enough of them. It allocates at most `most` bytes.
+    /// Measures the limits of the device, for a model whose matrices have the type `matrices`. Reads `mapped`, the
+    /// weights in a mapped file, if the device can and there are enough of them. Allocates at most `most` bytes.
     fn limits(&self, matrices: Dtype, mapped: &[&[u8]], most: usize) -> Result<Limits>;
 
-    /// The precision that it computes in.
+    /// The precision of the computation.
     fn precision(&self) -> Precision;
 
     /// Whether `operation` gives the same bits as the functions of [`llama_trace_core::ops`]. If not, a viewer lets
@@ -360,7 +360,7 @@ pub trait Backend: Send + Sync {
 
     /// Sets `pass` to the next pass, over one token of each of the same sequences: the token that was just sampled. The
     /// host need not know it yet. Earlier draws can still be read, pass by pass ([`Backend::drawn`]), for at most two
-    /// passes at a time. Available only if the backend [`Backend::draws`].
+    /// passes at a time. Only for a backend that samples tokens itself ([`Backend::draws`]).
     fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
         let _ = (spans, draws, pass);
         Ok(())
@@ -390,8 +390,7 @@ pub trait Backend: Send + Sync {
     /// this quantises x.
     ///
     /// Read the values of x, and of the stages computed together with x, before this call. A backend that multiplies
-    /// another form of x may leave these buffers unwritten from the first product on. For the same reason x must not be
-    /// prepared twice.
+    /// another form of x may never write these buffers. For the same reason x must not be prepared twice.
     ///
     /// A backend that sums in another order for many tokens must choose by [`PassRows::orders`], never by the number of
     /// rows. The number of rows depends on the probe.
@@ -482,8 +481,8 @@ pub trait Backend: Send + Sync {
     }
 
     /// Samples a token from each row of logits (spans, V), with the draws of [`Backend::begin_pass`]. The result is the
-    /// token that [`crate::generate::Sampler`] samples with the same random number. The two tokens may differ only
-    /// within 10⁻⁶ of the boundary between them.
+    /// token that [`crate::generate::Sampler`] samples with the same random number. The two tokens may differ only if a
+    /// sum of probabilities is within 10⁻⁶ of the limit that decides between them.
     fn draw(&self, logits: &Buffer, vocab: usize, pass: &Pass) -> Result<()> {
         let _ = (logits, vocab, pass);
         Ok(())
@@ -522,8 +521,8 @@ pub trait Backend: Send + Sync {
         on_output(1, normed)
     }
 
-    /// Fused: the gated half of the feed-forward network, `count` values of each output. `on_output` receives gate,
-    /// silu, up and hidden.
+    /// Fused: gate, its SiLU, up and their product in the feed-forward network, `count` values each. `on_output`
+    /// receives gate, silu, up and hidden.
     fn swiglu(
         &self,
         x: &Input,

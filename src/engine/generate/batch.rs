@@ -1,5 +1,5 @@
 //! A batch: several texts and the model that runs them. Every pass reads a token of each text, so the weights, which
-//! take longest to read, are read once for all.
+//! take longest to read, are read once for all texts.
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,7 @@ pub struct Read<'a> {
 }
 
 /// Texts that are generated together. A text that has ended leaves the batch and frees its memory for the next waiting
-/// one. Passes are numbered for all texts together.
+/// text. Passes are numbered for all texts together.
 ///
 /// ```text
 /// while batch.ready()? {
@@ -63,7 +63,7 @@ pub struct Batch<'m> {
     model: &'m Model,
     work: Activations,
     passes: usize,
-    /// In the order of their numbers.
+    /// The running sequences, in the order of their numbers.
     running: Vec<Sequence>,
     /// The numbers and ids of the sequences that have not started.
     waiting: VecDeque<(usize, Vec<u32>)>,
@@ -81,12 +81,12 @@ const SHARE: usize = 2;
 const PROMPT_ROWS: usize = 2048;
 
 impl<'m> Batch<'m> {
-    /// Creates a batch that has run nothing. Sequence i draws from stream s + i of the random numbers. The stream of
-    /// `sampler` is s.
+    /// Creates a batch that has run nothing. If `sampler` draws from stream s of the random numbers, sequence i draws
+    /// from stream s + i.
     ///
     /// # Errors
     /// Returns [`Error::Prompt`] if a prompt cannot be run, or if there is not enough memory even for that prompt
-    /// alone. `place` gives the name of a prompt for the message, if it needs one.
+    /// alone. `place` returns where a prompt comes from, for the message, if it has a place.
     pub fn new(
         model: &'m Model,
         sampler: Sampler,
@@ -148,7 +148,7 @@ impl<'m> Batch<'m> {
         self.plan.memory.is_none_or(|free| bytes <= free / SHARE)
     }
 
-    /// Whether a single pass could take up all waiting sequences.
+    /// Whether a single pass could start all waiting sequences.
     pub fn at_once(&self) -> bool {
         let (rows, count) = (self.waiting.iter().map(|(_, ids)| ids.len()).sum(), self.waiting.len());
         let bytes = self.waiting.iter().map(|(_, ids)| self.cache_bytes(self.capacity(ids)));

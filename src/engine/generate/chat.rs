@@ -1,5 +1,5 @@
-//! Chat with a model in several turns: the messages, the text that a template makes of them, and answers. Each answer's
-//! passes start from the contents of the cache.
+//! Chat with a model in several turns: the messages, the text that a template makes of them, and answers. The passes of
+//! an answer continue after the cached part of the conversation.
 
 mod bounded;
 mod now;
@@ -21,8 +21,8 @@ use llama_trace_core::trace::NoProbe;
 pub use prompt::prompt;
 pub use template::{LLAMA2, LLAMA3, Template};
 
-/// The number of prompt tokens in one pass. A long prompt can thus be stopped between passes. The sums do not depend on
-/// the split, so neither does the answer.
+/// The number of prompt tokens in one pass. A long prompt can thus be stopped between passes. The split changes neither
+/// the sums nor the answer.
 const PART: usize = 64;
 
 /// The author of a message.

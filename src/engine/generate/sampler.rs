@@ -195,8 +195,8 @@ impl Sampler {
         self.add_up(f64::from);
         let mut total = self.sums.iter().sum();
         if top_p < 1.0 {
-            // If top-p is nearly 1, the sum may not reach it, because it is added in another order than the total. Then
-            // all candidates are kept.
+            // If top-p is nearly 1, the sum may stay below the limit, because it is added in another order than the
+            // total. Then all candidates are kept.
             let enough = f64::from(top_p) * total;
             let reached = self.reach(f64::from, |sum| sum >= enough);
             (self.cut, total) = reached.unwrap_or((self.cut, total));

@@ -1,5 +1,5 @@
 //! One text in progress: its cache, its tokens so far, its sampler, and whether it continues. Also the pass over one or
-//! several of them.
+//! several such texts.
 
 use crate::backend::{Draw as Drawing, Drawn, Span};
 use crate::model::{Activations, KvCache, Model, ahead, pass};
@@ -43,7 +43,7 @@ pub struct Text {
     waiting: Vec<u32>,
     /// Tokens that end a text.
     ends: Vec<u32>,
-    /// The inputs of later passes that do not depend on the draws, in reverse order.
+    /// The inputs that were given (not drawn) for later passes, in reverse order.
     forced: Vec<Vec<u32>>,
     /// The number of tokens that may still be drawn.
     left: usize,
@@ -69,8 +69,9 @@ impl Text {
         }
     }
 
-    /// Branches off another text. It begins with the first `len` tokens of this text, of which `draws` were drawn, and
-    /// continues with `token`. Later tokens are drawn with the same options, or with `setting` and the same stream.
+    /// Branches off a new text. The new text begins with the first `len` tokens of this text, of which `draws` were
+    /// drawn, and continues with `token`. Its later tokens are drawn with the same options, or with `setting`, and with
+    /// the same stream of random numbers.
     ///
     /// # Errors
     /// The errors of [`Sampler::new`].
@@ -89,19 +90,19 @@ impl Text {
         })
     }
 
-    /// The number of its tokens in the cache.
+    /// The number of the text's tokens in the cache.
     pub fn len(&self) -> usize {
         self.ran.len()
     }
 
-    /// Whether it has run nothing yet.
+    /// Whether the text has run nothing yet.
     pub fn is_empty(&self) -> bool {
         self.ran.is_empty()
     }
 }
 
 impl Sequence {
-    /// Creates a text for a model of this configuration that has run nothing.
+    /// Creates a text that has run nothing, for a model of this configuration.
     pub fn new(number: usize, config: &ModelConfig, cache: KvCache, sampler: Sampler) -> Self {
         let capacity = config.context.min(cache.capacity());
         Self { number, cache, text: Text::new(sampler), capacity }
@@ -114,8 +115,8 @@ impl Sequence {
         (text.at_end, text.given) = (false, true);
     }
 
-    /// [`Sequence::begin`] in passes over `chunk` ids each; the last chunk may have fewer. The tokens drawn before the
-    /// last chunk are discarded.
+    /// [`Sequence::begin`] in passes over `chunk` ids each; the last chunk may have fewer. The tokens drawn after the
+    /// earlier chunks are discarded.
     pub fn begin_in_chunks(&mut self, ids: &[u32], chunk: usize, ends: &[u32], draws: usize) {
         let mut chunks: Vec<_> = ids.chunks(chunk.max(1)).rev().map(<[u32]>::to_vec).collect();
         let first = chunks.pop().unwrap_or_default();
@@ -136,7 +137,7 @@ impl Sequence {
         }
     }
 
-    /// Sets the next tokens to `ids`, one after each pass, instead of the drawn tokens.
+    /// Makes each later pass read the next id of `ids` instead of the drawn token.
     pub fn force(&mut self, ids: Vec<u32>) {
         self.text.forced = ids.into_iter().rev().map(|id| vec![id]).collect();
     }
@@ -217,7 +218,7 @@ impl Sequence {
         std::mem::replace(&mut self.text.waiting, rest)
     }
 
-    /// Removes and returns all tokens that have not been run, including those that do not depend on the draws.
+    /// Removes and returns all tokens that have not been run, including those that were given for later passes.
     pub(super) fn take_all(&mut self) -> Vec<u32> {
         let mut ids = self.take(usize::MAX);
         while let Some(next) = self.text.forced.pop() {
@@ -236,8 +237,9 @@ impl Sequence {
         self.text.waiting.splice(..0, ids);
     }
 
-    /// Draws the token after span number `span` of the most recent pass, number `pass`. If the device has already
-    /// `drawn` it, only takes it over.
+    /// Draws the token after span number `span` of the most recent pass, number `pass`. If the device has drawn it
+    /// (`drawn`) and the probe wants no stage of the draw, returns the device's token and only advances the random
+    /// numbers.
     pub(super) fn draw(
         &mut self,
         model: &Model,
@@ -280,7 +282,8 @@ impl Sequence {
     }
 }
 
-/// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants every draw.
+/// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants a stage of every
+/// draw.
 pub(super) fn draws(
     model: &Model,
     pass: usize,
@@ -294,8 +297,8 @@ pub(super) fn draws(
     sequences.iter().map(|sequence| sequence.text.sampler.next_draw(0)).collect()
 }
 
-/// The next pass reads `ids`. Returns the draws of the device for the pass after the next pass. Empty if a text is
-/// known to end before that pass.
+/// Returns the draws of the device for the pass after next. The next pass reads `ids`. Empty if a text is known to end
+/// before the pass after next.
 fn draws_after(sequences: &[&mut Sequence], ids: &[Vec<u32>]) -> Vec<Drawing> {
     let goes_on = |(sequence, ids): (&&mut Sequence, &Vec<u32>)| {
         sequence.text.left > 1 && sequence.text.forced.is_empty() && sequence.room() > ids.len()
@@ -341,7 +344,8 @@ pub(super) fn read(
 }
 
 /// Runs pass number `pass` over the waiting tokens of each of `sequences` and draws the token after each. The drawn
-/// tokens then wait. `on`: whether the following pass reads the same sequences, except those that end.
+/// tokens are the input of the following pass. `on` says whether that pass reads the same sequences, except those that
+/// end.
 ///
 /// # Errors
 /// The errors of [`read`].

@@ -40,7 +40,7 @@ impl<T> Deref for Held<'_, T> {
     }
 }
 
-/// A text that grows: first the prompt in one pass, then token by token. Several texts are a [`super::Batch`].
+/// A text that grows: first the prompt in one pass, then token by token. A [`super::Batch`] runs several texts.
 ///
 /// ```text
 /// session.begin(prompt, ends, draws)?;
@@ -76,7 +76,7 @@ impl<'m> Session<'m> {
         Self::held(Held::Borrowed(model), sampler, tokens)
     }
 
-    /// The same for a model that is borrowed or shared.
+    /// [`Session::with_capacity`] for a model that is borrowed or shared.
     ///
     /// # Errors
     /// The errors of [`KvCache::with_capacity`].
@@ -122,7 +122,7 @@ impl<'m> Session<'m> {
         self.sequence.ran()
     }
 
-    /// Runs the next pass and draws the token after it. The drawn token then waits.
+    /// Runs the next pass and draws the token after it. The drawn token is the input of the following pass.
     ///
     /// # Errors
     /// The errors of [`Session::run`].

@@ -191,14 +191,14 @@ impl Activations {
     }
 }
 
-/// Returns roughly how many bytes the buffers of a pass over `tokens` tokens of `spans` sequences take. This is
-/// everything that [`Activations`] holds besides the weights and the cache. The head's buffers are included, for all of
-/// its rows.
+/// Returns roughly how many bytes the buffers of a pass over `tokens` tokens of `spans` sequences take. These are all
+/// buffers of [`Activations`], with the head's buffers for all of its rows. A run needs this memory besides the weights
+/// and the cache.
 pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize {
     let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
     let norms = if config.qk_norm { q + kv } else { 0 };
-    // The prepared inputs of matrix products. In int8: values and scales of the widest one. On a device with bfloat16:
-    // all five of them.
+    // The prepared inputs of matrix products. In int8: values and scales of the widest input. On a device with
+    // bfloat16: all five inputs.
     let input = d.max(q).max(f).max((3 * d + q + f).div_ceil(2));
     let row = [config.head_dim, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
         .into_iter()

@@ -161,7 +161,7 @@ pub(super) fn head(
     work.reserve_head(model, t)?;
     let place = (&work.pass, work.number);
     let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, rows);
-    backend.rows(&work.x, d, &work.pass, rows, &mut work.head_input)?; // (T, D), T of these rows
+    backend.rows(&work.x, d, &work.pass, rows, &mut work.head_input)?; // (T, D), T: number of `rows`
     backend.rms_norm(&work.head_input, &weights.final_norm, config.norm_eps, t, &mut work.final_norm)?; // (T, D)
     see.stage(Stage::FinalNorm, &work.final_norm)?;
 

@@ -48,7 +48,7 @@ impl Model {
         Self::load_on(checkpoint, Box::new(backend))
     }
 
-    /// The same for a backend that was chosen at run time.
+    /// [`Model::load`] for a backend that was chosen at run time.
     ///
     /// # Errors
     /// The errors of [`Model::load`].

@@ -2,7 +2,7 @@
 //! them. In a pass over several sequences, the rows of each sequence get their own site.
 //!
 //! A device may copy values to the host asynchronously during a whole pass ([`Pending`]). They are handed to the probe
-//! at the end of the pass, or earlier if there is no room for more. Values that are on the host already wait for these
+//! at the end of the pass, or earlier if there is no room for more. Values that are already on the host wait for these
 //! copies, so the probe receives all values in the order of the pass.
 
 use std::ops::Range;
@@ -34,7 +34,7 @@ enum Late {
     /// Fetched asynchronously by the backend, as float32 or int8.
     Fetched(Fetched),
     FetchedInt8(Fetched),
-    /// On the host already, queued behind values that are not.
+    /// Already on the host, but queued behind fetched values.
     Here(Vec<f32>),
 }
 
@@ -48,7 +48,7 @@ impl Pending {
     }
 }
 
-/// The probe, from the point of view of one place in the forward pass.
+/// Offers the stages of one place in the forward pass to the probe.
 pub(super) struct Observer<'a> {
     backend: &'a dyn Backend,
     probe: &'a mut dyn Probe,
@@ -65,7 +65,7 @@ pub(super) struct Observer<'a> {
 struct Part {
     sequence: usize,
     dims: PassDims,
-    /// The tokens of the pass that the buffers hold.
+    /// The tokens of the sequence's span whose rows are in the buffers.
     tokens: Range<usize>,
     /// The buffer row of the first of these tokens.
     at: usize,
@@ -330,7 +330,7 @@ impl Part {
     }
 }
 
-/// The probe, from the point of view of the attention of one span.
+/// Offers the attention stages of one span to the probe.
 pub(super) struct Sink<'s, 'a> {
     see: &'s mut Observer<'a>,
     span: usize,

@@ -17,9 +17,9 @@ use super::forward::{embed, head, layer};
 use super::observe::{Observer, Pending};
 use super::{KvCache, Model};
 
-/// Runs a pass over `spans`. `ids` holds the tokens of all spans, one span after the other. They take the positions
-/// after those in the cache of their sequence. `caches` has the order of the spans. Afterwards `work` holds the logits
-/// of the last token of each span ([`last_logits`]).
+/// Runs a pass over `spans`. `ids` holds the tokens of all spans, one span after the other. Their positions follow the
+/// cached positions of their sequence. `caches` has the order of the spans. Afterwards `work` holds the logits of the
+/// last token of each span ([`last_logits`]).
 ///
 /// # Errors
 /// The errors of [`forward_and_draw`].

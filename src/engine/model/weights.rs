@@ -131,7 +131,7 @@ fn without(backend: &dyn Backend, tensor: &Tensor, off: &[Range<usize>]) -> Resu
         off.iter().for_each(|off| row[off.clone()].fill(0.0));
     }
     let floats = Tensor::floats(vec![outputs, inputs], &values);
-    backend.matrix(&floats.unwrap_or_else(|| unreachable!("all of its values were read")))
+    backend.matrix(&floats.unwrap_or_else(|| unreachable!("all values of the matrix were read")))
 }
 
 /// Adds the weight's name to an error, unless the error is a request to stop.

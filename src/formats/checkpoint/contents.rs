@@ -34,8 +34,8 @@ impl Contents {
                     return Err(Error::model("the model has two tensors for one weight")
                         .at(place)
                         .expected(format!("one tensor `{}`", printable(entry.key())))
-                        .found(format!("another under the name `{}`", printable(&name)))
-                        .next("save the model again with one of the two"));
+                        .found(format!("another one, named `{}`", printable(&name)))
+                        .next("save the model again with only one of the two"));
                 }
             }
         }

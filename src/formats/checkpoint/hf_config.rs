@@ -146,7 +146,8 @@ fn check_activation(fields: &Fields<'_>) -> Result<()> {
     match fields.text("hidden_act")? {
         None | Some("silu" | "swish") => Ok(()),
         Some(other) => {
-            let next = "use another model, or if you know better: --ignore-config hidden_act";
+            let next =
+                "use another model, or if you know that this value is wrong: --ignore-config hidden_act";
             Err(fields.wrong("hidden_act", "\"silu\"", format!("\"{}\"", printable(other))).next(next))
         }
     }

@@ -104,8 +104,8 @@ pub(super) fn assemble(
     let Contents { tensors, unreadable, rounded } = contents;
     notes.rounded = rounded.into_iter().collect();
     if config.tied {
-        // As in transformers 5: if the embedding table and the head are stored and differ, the configuration is wrong,
-        // and the stored head is used.
+        // As in transformers 5: if both the embedding table and the head are stored, and they differ, the model is not
+        // tied, although the configuration says so.
         let [embedding, head] =
             [Weight::Embedding, Weight::Head].map(|weight| tensors.get(&Naming::HuggingFace.name(weight)));
         if let (Some(embedding), Some(head)) = (embedding, head) {

@@ -32,7 +32,7 @@ impl<'a> Fields<'a> {
             .at(self.place)
             .expected(expected)
             .found(found)
-            .next("check the file against the one that the model was published with")
+            .next("compare the file with the published one")
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&'a Value> {

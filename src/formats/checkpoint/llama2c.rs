@@ -138,7 +138,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
 }
 
 fn no_header(place: &str, found: String) -> Error {
-    Error::model("the file is of no supported kind")
+    Error::model("the file is not in a supported format")
         .at(place)
         .expected(READ_HERE)
         .found(found)
@@ -164,7 +164,10 @@ fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelCon
     if !config.tied {
         return Err(no_header(
             place,
-            format!("a vocabulary of -{} tokens in version {version}", config.vocab),
+            format!(
+                "the vocabulary size -{} (only version 0 may have a negative size, and this is version {version})",
+                config.vocab
+            ),
         ));
     }
     let group = match quantized {
@@ -172,7 +175,7 @@ fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelCon
         true => {
             let number = i32::from_le_bytes([flags[1], flags[2], flags[3], flags[4]]);
             let group = usize::try_from(number).ok().filter(|group| *group > 0);
-            Some(group.ok_or_else(|| no_header(place, format!("groups of {number} values")))?)
+            Some(group.ok_or_else(|| no_header(place, format!("a group size of {number} values")))?)
         }
     };
     Ok((ModelConfig { tied: shared == 1, ..config }, group))
@@ -193,7 +196,7 @@ fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
     let sizes = [dim, ffn_dim, layers, heads, kv_heads, context];
     let layers_fit = usize::try_from(layers).is_ok_and(|layers| layers <= MAX_LAYERS);
     if sizes.iter().any(|&size| size < 1) || !layers_fit || dim % heads != 0 {
-        return Err(wrong(format!("a header of the numbers {numbers:?}")));
+        return Err(wrong(format!("a header with the numbers {numbers:?}")));
     }
     let size = |number: i32| number.unsigned_abs() as usize;
     let config = ModelConfig {
@@ -394,7 +397,7 @@ mod tests {
     #[test]
     fn a_group_has_at_least_one_value() {
         for group in [0, -32] {
-            assert!(parse_vec(&file_2(group)).unwrap_err().to_string().contains("groups of"));
+            assert!(parse_vec(&file_2(group)).unwrap_err().to_string().contains("a group size of"));
         }
     }
 
@@ -428,7 +431,7 @@ mod tests {
         parse_vec(&all).unwrap_err();
         // A large file of very small layers could claim a million of them.
         let deep = [2, 1, 1 << 20, 1, 1, 1, 1].iter().flat_map(|n: &i32| n.to_le_bytes()).collect::<Vec<_>>();
-        assert!(parse_vec(&deep).unwrap_err().to_string().contains("no supported kind"));
+        assert!(parse_vec(&deep).unwrap_err().to_string().contains("not in a supported format"));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) fn shards(folder: &Path) -> Vec<PathBuf> {
     numbers.into_iter().map(|number| folder.join(format!("consolidated.{number:02}.pth"))).collect()
 }
 
-/// Returns whether `path` is the params.json of a directory with such files.
+/// Returns whether `path` is the params.json of a directory with weight files.
 pub(super) fn is_params(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "params.json") && !shards(folder_of(path)).is_empty()
 }
@@ -181,7 +181,7 @@ fn assemble(
                 part.tensors.get(&name).cloned().ok_or_else(|| {
                     Error::model(format!("tensor `{}` is not in every file of the model", printable(&name)))
                         .in_file(file)
-                        .expected("a slice of it")
+                        .expected("a slice of this tensor")
                         .found(super::names::nearest(&name, part.tensors.keys()))
                         .next("check that the files belong to one model, and that all are there")
                 })
@@ -194,7 +194,7 @@ fn assemble(
                 Error::model("the joined slices would be larger than the files")
                     .at(place)
                     .expected("every slice once")
-                    .found(format!("more bytes, at tensor `{}`", printable(&name)))
+                    .found(format!("more bytes than the files have, at tensor `{}`", printable(&name)))
                     .next("fetch the files again")
             })?;
         }
@@ -230,7 +230,7 @@ fn join(name: &str, slices: &[Tensor], shape: &[usize], place: &str) -> Result<T
             slices.iter().take(16).map(|slice| format!("{} {:?}", slice.dtype(), slice.shape())).collect();
         Error::model(format!("the slices of tensor `{}` do not add up", printable(name)))
             .at(place)
-            .expected(format!("{shape:?} as params.json says, cut along one axis"))
+            .expected(format!("slices along one axis that add up to {shape:?}, the shape by params.json"))
             .found(found.join(", "))
             .next("check that every file of the model is there, and that params.json belongs to them")
     })

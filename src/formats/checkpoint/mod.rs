@@ -139,7 +139,7 @@ pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
             .in_file(path)
             .expected("a directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file")
             .found(error)
-            .next("check the spelling; a model of the Hugging Face hub is org/name; without --model the built-in model is used")
+            .next("check the spelling; write a model of the Hugging Face hub as org/name; without --model the built-in model is used")
     })?;
     if folder {
         let shards = meta::shards(path);

@@ -53,10 +53,10 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
         )
     };
     if is_legacy(file) {
-        return Err(Error::model("the file is in PyTorch's old form, from before version 1.6")
+        return Err(Error::model("the file is in PyTorch's old format, from before version 1.6")
             .at(place)
             .expected("the zip archive that torch.save has written since")
-            .found("a bare pickle")
+            .found("a pickle without a zip archive")
             .next("save it again in Python: torch.save(torch.load(old, map_location=\"cpu\", weights_only=True), new)"));
     }
     if !file.starts_with(ZIP) {
@@ -92,8 +92,8 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
         copied = copied.saturating_add(copy);
         if copied > file.len().saturating_add(SPARE) {
             return Err(wrong(Wrong {
-                what: "the tensors of the file multiply its size in memory".into(),
-                expected: format!("copies of at most the file's {} bytes", file.len()),
+                what: "the tensors need much more memory than the file".into(),
+                expected: format!("at most {} copied bytes, the size of the file", file.len()),
                 found: format!("{copied} bytes, at tensor `{}`", printable(name)),
             }));
         }
@@ -113,7 +113,7 @@ fn unwrapped(name: &str) -> String {
     rest.into()
 }
 
-/// The bytes of a tensor's values in row-major order, and how many of them must be copied for that.
+/// The bytes of a tensor's values in row-major order, and the number of bytes that must be copied to get this order.
 fn values(
     file: &Bytes,
     archive: &Archive<'_>,
@@ -130,12 +130,15 @@ fn values(
     }
     let (Some(end), Some(length)) = (view.end(), view.count().and_then(|count| count.checked_mul(width)))
     else {
-        return Err(("places inside the file".into(), describe(view)));
+        return Err(("values inside the file".into(), describe(view)));
     };
     if end > storage.count {
-        return Err((format!("{} values", storage.count), format!("{} reach {end}", describe(view))));
+        return Err((
+            format!("{} values", storage.count),
+            format!("values up to number {end}: {}", describe(view)),
+        ));
     }
-    let lost = || ("an entry inside the file".to_string(), format!("{range:?}"));
+    let lost = || ("an entry inside the file".to_string(), format!("bytes {range:?}"));
     if view.is_contiguous() {
         let from = range.start + if length == 0 { 0 } else { view.offset * width };
         return Ok((file.slice(from..from + length).ok_or_else(lost)?, 0));
@@ -145,7 +148,7 @@ fn values(
 }
 
 fn describe(view: &Strided) -> String {
-    format!("{:?} with strides {:?} from {}", view.shape, view.strides, view.offset)
+    format!("shape {:?} with strides {:?} from value {}", view.shape, view.strides, view.offset)
 }
 
 #[cfg(test)]
@@ -210,13 +213,13 @@ pub(super) mod tests {
         // One value as a norm weight of a thousand values is allowed; a million times a million is not.
         let expanded = |size: usize| pth(&[("x", "Half", "0", 1, 0, &[size], &[0])], &[("0", b"ab")]);
         assert_eq!(**read_vec(&expanded(1000)).unwrap().tensors["x"].bytes(), *b"ab".repeat(1000));
-        assert!(read_vec(&expanded(1 << 40)).unwrap_err().to_string().contains("multiply"));
+        assert!(read_vec(&expanded(1 << 40)).unwrap_err().to_string().contains("much more memory"));
         let names: Vec<String> = (0..100).map(|i| format!("w{i}")).collect();
         let many: Vec<Entry<'_>> = names
             .iter()
             .map(|name| (&**name, "Half", "0", 1, 0, &[1_usize << 20][..], &[0_usize][..]))
             .collect();
-        assert!(read_vec(&pth(&many, &[("0", b"ab")])).unwrap_err().to_string().contains("multiply"));
+        assert!(read_vec(&pth(&many, &[("0", b"ab")])).unwrap_err().to_string().contains("much more memory"));
     }
 
     #[test]
@@ -239,7 +242,7 @@ pub(super) mod tests {
             .map(|name| (&**name, "Double", "0", 1 << 20, 0, &[1 << 20][..], &[1_usize][..]))
             .collect();
         let text = read_vec(&pth(&many, &[("0", &vec![0; 8 << 20])])).unwrap_err().to_string();
-        assert!(text.contains("multiply"), "{text}");
+        assert!(text.contains("much more memory"), "{text}");
     }
 
     #[test]

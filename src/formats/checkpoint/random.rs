@@ -108,7 +108,7 @@ pub fn checkpoint(name: &str, weights: impl Into<Weights>) -> Result<Checkpoint>
     // The rows of all matrices have one of these widths.
     let block = weights.matrix(Weight::Embedding, &config).block();
     if let Some(width) = [dim, ffn_dim].into_iter().find(|width| !width.is_multiple_of(block)) {
-        return Err(Error::usage("the rows of this shape's matrices are not made of whole blocks")
+        return Err(Error::usage("the rows of this shape's matrices cannot be cut into whole blocks")
             .expected(format!("rows whose length is a multiple of {block}"))
             .found(format!("rows of {width} values in {name}"))
             .next("give another number type with --weights, or another shape"));
@@ -200,7 +200,7 @@ pub fn tensor(dtype: Dtype, shape: &[usize], group: usize, seed: &mut u64) -> Te
         }
         _ => Tensor::new(dtype, shape.to_vec(), random(count, dtype, seed)),
     };
-    tensor.unwrap_or_else(|| unreachable!("made for this shape"))
+    tensor.unwrap_or_else(|| unreachable!("the bytes have this shape"))
 }
 
 /// Generates all weights, for use on the host.

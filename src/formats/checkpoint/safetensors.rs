@@ -51,14 +51,14 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
             Some(kind) if kind != "a safetensors file" => kind.to_string(),
             _ => format!("a header of {length} bytes, as its first 8 bytes say, in a file of {size} bytes"),
         };
-        let expected = format!("a header of at most {MAX_HEADER} bytes, inside the file");
+        let expected = format!("a header of at most {MAX_HEADER} bytes that ends inside the file");
         let what = "the safetensors file is cut off, or its header's length is wrong";
         return Err(damaged(what, expected, found));
     }
     let (header, values) = rest.split_at(length as usize);
     let metadata: Metadata = serde_json::from_slice(header).map_err(|error| {
         let expected = "JSON with name, dtype, shape and offsets of every tensor, without gap or overlap";
-        damaged("the safetensors header cannot be right", expected.into(), printable(&error.to_string()))
+        damaged("the safetensors header is not valid", expected.into(), printable(&error.to_string()))
     })?;
     if metadata.data_len() != values.len() {
         let start = 8 + length;
@@ -96,7 +96,7 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
         }
         let tensor = bytes.and_then(|bytes| Tensor::new(dtype, info.shape.clone(), bytes));
         let Some(tensor) = tensor else {
-            let what = format!("tensor `{}` does not fit its bytes", printable(&name));
+            let what = format!("tensor `{}` has the wrong number of bytes", printable(&name));
             return Err(damaged(&what, format!("{dtype} {:?}", info.shape), format!("{} bytes", to - from)));
         };
         contents.tensors.insert(name, tensor);

@@ -114,7 +114,7 @@ impl<'a> Screen<'a> {
         };
         Error::usage("--ignore-config names a field that the model's configuration does not have")
             .at(self.place)
-            .expected("a field of the configuration, named as in messages")
+            .expected("a field of the configuration, as messages name it")
             .found(format!("`{}`", printable(name)))
             .next(next)
     }
@@ -125,7 +125,9 @@ impl<'a> Screen<'a> {
     /// Returns [`Error::Usage`] if the field never changes anything, or if it is required.
     pub(super) fn check_ignored(&self, sources: &[Source], name: &str, field: &str) -> Result<()> {
         let (expected, found) = match fields::find(sources, field).map(|row| row.rule) {
-            Some(Rule::Harmless) => ("a field that changes what the model computes", "a field that does not"),
+            Some(Rule::Harmless) => {
+                ("a field that changes what the model computes", "a field that does not change it")
+            }
             Some(Rule::Storage) => {
                 ("a field that is not required", "a field that says how the weights are stored")
             }

@@ -108,7 +108,8 @@ pub(crate) struct Beside {
     pub(crate) legacy: Option<bool>,
     /// Whether a space is added at the beginning of a text (`add_prefix_space`).
     pub(crate) prefix_space: Option<bool>,
-    /// Whether a token is added at the beginning and at the end of a text, if a file sets one of the two.
+    /// Whether a token is added at the beginning of a text, and whether one is added at its end. `None` if no file sets
+    /// either.
     pub(crate) around: Option<(bool, bool)>,
     /// `chat_template` of tokenizer_config.json.
     pub(crate) template: Option<Value>,

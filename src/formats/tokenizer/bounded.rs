@@ -189,7 +189,7 @@ mod tests {
             assert_eq!(error.exit_code(), 3);
             let text = error.to_string();
             assert!(text.contains("too long") && text.contains("tokenizer.json"), "{text}");
-            // It holds its lock forever, so no second call may start.
+            // The first call holds the lock forever, so no second call may start.
             assert!(bounded.late() && way(&bounded, "").is_err());
             drop(hold);
         }

@@ -21,8 +21,8 @@ pub(super) struct Step<S, P> {
 /// Merges adjacent `symbols`: the highest priority first, and of equal priorities the leftmost pair. `join` returns the
 /// priority and the merged symbol of a pair, if it may be merged. `watch` receives each executed merge.
 ///
-/// There are fewer than 2³² symbols. A text may have millions of them, and positions of four bytes take half the
-/// memory.
+/// There are fewer than 2³² symbols. A text may have millions of them, and positions of four bytes take half the memory
+/// of positions of eight.
 pub(super) fn merge<S: Copy, P: Copy + Ord>(
     symbols: Vec<S>,
     mut join: impl FnMut(S, S) -> Option<(P, S)>,
@@ -116,8 +116,8 @@ impl<S: Copy> Chain<S> {
         Some(self.before[place] as usize).filter(|&place| place < self.symbols.len())
     }
 
-    /// The two symbols of a merge. `None` if it is stale: one of them was merged with another neighbour since, and so
-    /// its end changed.
+    /// The two symbols of a merge. `None` if the merge is stale: one of the two symbols has since been merged with
+    /// another neighbour, which changed its end.
     fn pair<P>(&self, candidate: &Candidate<S, P>) -> Option<(usize, usize)> {
         let left = candidate.left as usize;
         let right =

@@ -104,8 +104,9 @@ fn tokens<'a>(metadata: &Metadata<'a>) -> Result<Vec<(&'a [u8], Type)>> {
     });
     if count > MAX_ADDED.0 || longest > MAX_ADDED.1 || bytes > MAX_ADDED.2 {
         let (most, length, total) = MAX_ADDED;
-        let expected =
-            format!("at most {most} special or added tokens of at most {length} bytes, {total} bytes in all");
+        let expected = format!(
+            "at most {most} special or added tokens of at most {length} bytes, and at most {total} bytes in all"
+        );
         return Err(metadata.wrong(
             key,
             &expected,
@@ -163,7 +164,7 @@ fn byte_level(
     };
     let merges = list.texts().map(merge).collect::<Option<Vec<_>>>();
     let merges =
-        merges.ok_or_else(|| metadata.wrong(key, "two tokens with a space between", "another text"))?;
+        merges.ok_or_else(|| metadata.wrong(key, "two tokens with a space between them", "another text"))?;
     let of_type =
         |wanted: Type| (0..).zip(&tokens).filter(move |(_, (_, kind))| *kind == wanted).map(|(id, _)| id);
     let parts = ByteLevel {

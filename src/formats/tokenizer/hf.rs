@@ -69,12 +69,12 @@ pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<
         inner.with_padding(None);
         Ok(inner)
     });
-    let inner = loaded.map_err(|error| wrong(("a tokenizer.json".into(), error)))?;
+    let inner = loaded.map_err(|error| wrong(("a valid tokenizer.json".into(), error)))?;
     let tokenizer = match beside {
         None => HfTokenizer::new(inner, checked),
         Some(beside) => folder::json(inner, checked, beside),
     };
-    tokenizer.map_err(|error| wrong(("a tokenizer.json".into(), error)))
+    tokenizer.map_err(|error| wrong(("a valid tokenizer.json".into(), error)))
 }
 
 /// Makes the crate compile GPT-2's expression, which happens once. The compilation runs on another thread while the
@@ -192,7 +192,7 @@ impl HfTokenizer {
         let inside = pieces::Inside::of(&self.inner);
         for piece in pieces::of(text, pieces::LENGTH, blanks, inside.as_ref()) {
             let encoding = self.whole(piece, place, plain, added && place == 0)?;
-            // The post-processor's tokens after the first piece belong after the last one.
+            // The post-processor's tokens after the first piece belong after the last piece.
             let own = encoding.get_special_tokens_mask().iter().rposition(|&special| special == 0);
             let (first, rest) = encoding.get_ids().split_at(own.map_or(0, |last| last + 1));
             ids.extend_from_slice(first);
@@ -288,7 +288,7 @@ fn check_covered(text: &str, offsets: &[(usize, usize)], place: usize) -> Result
     let Some((at, character)) = missing else { return Ok(()) };
     Err(Error::prompt(format!("the vocabulary has no token for {character:?}"))
         .at(format!("byte {} of the text", place + at))
-        .expected("characters that the vocabulary covers; it has no token for unknown ones")
+        .expected("characters that the vocabulary covers; it has no token for unknown characters")
         .found(format!("U+{:04X}", u32::from(character)))
         .next("leave the character out, or give token ids"))
 }

@@ -150,7 +150,8 @@ pub fn check_length(tokenizer: &dyn Tokenizer, bytes: usize, context: Option<usi
         let longest = tokenizer.longest();
         let most = context.saturating_mul(longest);
         if bytes > most {
-            let expected = format!("at most {context} tokens of at most {longest} bytes, so {most} bytes");
+            let expected =
+                format!("at most {context} tokens of at most {longest} bytes, so at most {most} bytes");
             return Err(wrong("the text is longer than the model's context", expected));
         }
     }

@@ -1,5 +1,5 @@
-//! Names of special tokens in users' messages. `<|eot_id|>` typed into a chat is text about a token; only the one that
-//! the chat template writes is the token.
+//! Names of special tokens in users' messages. `<|eot_id|>` typed into a chat is text about a token. It is the token
+//! only if the chat template writes it.
 //!
 //! A template may split and rearrange texts freely, so its output does not show the origin of a text. Before rendering,
 //! a character that occurs in none of the texts is therefore inserted into every such name. After rendering, it marks
@@ -80,8 +80,8 @@ impl<'t> Quoted<'t> {
         (!quoted).then_some(length)
     }
 
-    /// If the section from `start` to `end` contains a quoted name, encodes the text before it and the section. Returns
-    /// whether it did.
+    /// If the section from `start` to `end` contains a quoted name, encodes the text from `from` to `start` and then
+    /// the section. Returns whether the section contains a quoted name.
     fn section(&self, text: &str, from: usize, start: usize, end: usize, ids: &mut Vec<u32>) -> Result<bool> {
         let section = &text[start..end];
         if !section.contains(self.mark) {

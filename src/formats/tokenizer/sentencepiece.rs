@@ -128,7 +128,7 @@ pub(super) fn parse_beside(bytes: &[u8], beside: &Beside, place: &str) -> Result
         dummy_prefix: settings.dummy_prefix,
         remove_extra_spaces: settings.remove_extra_spaces,
     };
-    let wrong = |found| cannot_be_read(("a model that transformers converts".into(), found), place);
+    let wrong = |found| cannot_be_read(("a model that transformers can convert".into(), found), place);
     hf::sentencepiece(&model, beside).map_err(wrong)
 }
 

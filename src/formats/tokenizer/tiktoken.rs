@@ -113,7 +113,7 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
         lines.push(parse_line(line).ok_or_else(|| {
             let found = printable(&String::from_utf8_lossy(&line[..line.len().min(400)]));
             wrong(
-                "a token in base64, a blank and its rank in each line",
+                "in each line: a token in base64, a space and the rank of the token",
                 format!("line {}: `{found}`", number + 1),
             )
         })?);
@@ -128,14 +128,15 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
     let lengths = || lines.iter().map(|(token, _)| token.len());
     let (longest, bytes) = (lengths().max().unwrap_or(0), lengths().sum::<usize>());
     if longest > MAX_BYTES.0 || bytes > MAX_BYTES.1 {
-        let expected = format!("tokens of at most {} bytes, {} bytes in all", MAX_BYTES.0, MAX_BYTES.1);
+        let expected =
+            format!("tokens of at most {} bytes, and at most {} bytes in all", MAX_BYTES.0, MAX_BYTES.1);
         return Err(wrong(&expected, format!("up to {longest} bytes, {bytes} bytes in all")));
     }
     let tokens: Vec<String> = lines.iter().map(|(token, _)| spelt(token)).collect();
     let ranks: Vocab = tokens.iter().cloned().zip(0..).collect();
     let twice = names.iter().filter(|name| ranks.contains_key(*name)).count();
     if ranks.len() - twice != lines.len() {
-        let found = format!("{} tokens under {} ranks", ranks.len() - twice, lines.len());
+        let found = format!("{} different tokens under {} ranks", ranks.len() - twice, lines.len());
         return Err(wrong("every token once, and no special tokens", found));
     }
     if let Some(byte) = (0..=u8::MAX).find(|&byte| !ranks.contains_key(&spelt(&[byte]))) {

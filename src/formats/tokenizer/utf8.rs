@@ -25,7 +25,7 @@ impl Utf8Stream {
             }
         }
         if waiting > 0 {
-            // The last chunk's invalid part is at the end of the bytes and may only be incomplete.
+            // The invalid part of the last chunk is at the end of the bytes. It may be the beginning of a character.
             text.pop();
         }
         self.pending.drain(..self.pending.len() - waiting);

@@ -56,7 +56,7 @@ impl Folder {
                 true => "use a newer llama-trace",
                 false => "write the folder again, or correct the file",
             };
-            Error::model("the file cannot be right").in_file(file).expected(expected).found(found).next(next)
+            Error::model("the file is not valid").in_file(file).expected(expected).found(found).next(next)
         };
         if manifest.exists() {
             let read = Manifest::read(read_text(&manifest, LIMIT)?.as_bytes());

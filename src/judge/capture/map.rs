@@ -23,7 +23,7 @@ const VERSION: u64 = 1;
 /// The maximum number of digits that a number in a file's name is padded to.
 pub(crate) const WIDEST: usize = 6;
 
-/// The maximum number of tokens of a folder. Within it, no size of a shape overflows.
+/// The maximum number of tokens of a folder. With at most this many, no size of a shape overflows.
 pub(super) const TOKENS: usize = 1 << 20;
 
 /// The keys that identify the file.
@@ -97,7 +97,9 @@ impl Capture {
         if let Ok(Mark { format, version }) = toml::from_str(text) {
             match (&*format, version) {
                 (FORMAT, VERSION) => {}
-                (FORMAT, version) if version > VERSION => return Err(format!("version {version}, {NEWER}")),
+                (FORMAT, version) if version > VERSION => {
+                    return Err(format!("format version {version}, {NEWER}"));
+                }
                 (format, version) => return Err(format!("format `{format}`, version {version}")),
             }
         }
@@ -128,7 +130,7 @@ impl Capture {
         let precision = match self.precision.as_deref() {
             None => None,
             Some("f32") => Some(Precision::F32),
-            // Both have 16 bits. bfloat16 has the shorter mantissa, so its tolerance holds for both.
+            // bfloat16 has a shorter mantissa than float16, so its tolerance holds for both.
             Some("bf16" | "f16") => Some(Precision::Bf16),
             Some("q8") => Some(Precision::Q8 { group: DEFAULT_GROUP }),
             Some(other) => return Err(format!("precision `{other}` is not known: use f32, bf16, f16 or q8")),
@@ -306,7 +308,7 @@ pub fn config_of(about: &About, keys: usize) -> Result<ModelConfig, String> {
     for (key, value) in &about.settings {
         all.insert(key.clone(), value.clone());
         config = serde_json::from_value(Value::Object(all.clone())).map_err(|error| {
-            format!("[config] with an impossible {}: {}", printable(key), printable(&error.to_string()))
+            format!("[config] with an invalid {}: {}", printable(key), printable(&error.to_string()))
         })?;
     }
     Ok(config)

@@ -26,7 +26,7 @@ pub struct RecordedFolder {
     passes: Vec<Vec<Pass>>,
     /// The texts of the tokens that were read or drawn.
     texts: HashMap<u32, String>,
-    /// The last stage that was read whole: a reader of rows asks for the same stage again.
+    /// The last stage that was read whole. It is kept because a reader of rows requests the same stage several times.
     last: Mutex<Option<Arc<Frame>>>,
 }
 
@@ -117,7 +117,7 @@ impl RecordedFolder {
     }
 
     fn damaged(&self, site: Site, why: &str) -> Error {
-        Error::model(format!("the file of {site} cannot be right"))
+        Error::model(format!("the file of {site} is not valid"))
             .in_file(&self.folder.file(site))
             .expected(format!("the values of {}", site.stage))
             .found(printable(why))

@@ -9,8 +9,9 @@ use llama_trace_engine::model::{Activations, KvCache, pass};
 /// Tokens that the second sequence reads in the second pass: as many as one matrix unit handles.
 const MANY: usize = 16;
 
-/// Runs three sequences of different lengths together, and each by itself. In the first pass, the sequences read all of
-/// the ids, one of them, and half of them. In the second, they read one more token, [`MANY`] more, and one more.
+/// Runs three sequences of different lengths together, and each by itself. In the first pass, the first sequence reads
+/// all ids, the second reads one id, and the third reads half of the ids. In the second pass, they read 1, [`MANY`] and
+/// 1 more tokens.
 ///
 /// # Errors
 /// The errors of the backend, and a stop request.

@@ -20,17 +20,17 @@ pub type ReadRows<'a> = &'a dyn Fn(Place, Range<usize>) -> Result<Vec<f32>>;
 
 /// A modification of the rules or weights, to simulate a mistake.
 pub trait Change: Sync {
-    /// Returns the rule of cell `at` of `site`, in place of `rule`.
+    /// Returns the rule of cell `at` of `site`. It replaces `rule`.
     fn rule(&self, _site: Site, _at: usize, rule: Rule) -> Rule {
         rule
     }
 
-    /// Returns the value of cell `at` of `site`, in place of `value`, the result of its rule.
+    /// Returns the value of cell `at` of `site`. It replaces `value`, the result of the cell's rule.
     fn value(&self, _site: Site, _at: usize, value: Exact) -> Exact {
         value
     }
 
-    /// Returns rows of a weight, in place of those of `read`.
+    /// Returns rows of a weight. They replace the rows that `read` returns.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -79,7 +79,7 @@ impl<'a> Cells<'a> {
     /// The cells of `site`, whose rules are in `rules`; `held` has the stages of their operands.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no rule for them.
+    /// [`Error::Usage`] if `site` has no rule.
     pub fn new(
         model: &'a Model,
         rules: &'a Rules,
@@ -94,8 +94,8 @@ impl<'a> Cells<'a> {
         Ok(Self { model, site, whole, rules, held, change, stop: model.backend.stop() })
     }
 
-    /// Passes every cell with the result of its rule to `see`, in no order. For a product with a matrix, only the cells
-    /// of `rows` ([`rows`]). Returns the merged results; `None` for inputs, which have no rule.
+    /// Passes every cell with the result of its rule to `see`, in any order. For a product with a matrix, passes only
+    /// the cells of `rows` ([`rows`]). Returns the merged results; `None` for inputs, which have no rule.
     ///
     /// # Errors
     /// The errors of the backend, and a stop request.

@@ -30,7 +30,7 @@ pub(super) fn unequal(truncates_sums: bool) -> f64 {
 ///   from that term to the next bfloat16. In each stage at most 1 % of the values may differ, or 5 % on a device that
 ///   truncates its sums. The distance is relative to these limits: 1 is the maximum. Stages that the pass does not
 ///   round have the limit 10⁻⁵, as in float32. If a device's attention has its own order of sums, it does not round
-///   before `attn_heads` at the rule's points; that stage then has a relative L2 distance of at most 1/128.
+///   at the rule's points before `attn_heads`. The stage `attn_heads` then has a relative L2 distance of at most 1/128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judge {
     /// float32, and int8 with it.
@@ -48,7 +48,7 @@ impl Judge {
         }
     }
 
-    /// The largest distance that it allows.
+    /// The largest allowed distance.
     pub fn bound(self) -> f64 {
         match self {
             Self::Distance => DISTANCE,
@@ -234,7 +234,7 @@ mod tests {
         check.see(distance, || address("L1/xq"));
         check.see(f64::INFINITY, || address("L2/xq"));
         assert!(!check.ok && check.worst.is_nan());
-        assert_eq!(check.at, Some(address("L1/xq")), "the first that does not hold");
+        assert_eq!(check.at, Some(address("L1/xq")), "the first difference above the bound");
     }
 
     #[test]

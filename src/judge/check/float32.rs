@@ -12,8 +12,8 @@ use llama_trace_core::trace::{Frame, PassDims, Recorder, Select, Site, Values};
 use llama_trace_engine::generate::{Sampler, Session};
 use llama_trace_engine::model::Model;
 
-/// The largest relative L2 distance ‖ours − its‖ / ‖its‖ of any stage of any layer and pass from the processor's
-/// float32.
+/// The largest allowed relative L2 distance of a stage from the processor's float32, ‖ours − its‖ / ‖its‖, in any layer
+/// and pass.
 ///
 /// - float32: 10⁻⁵, the effect of a different order of sums. With a cache that rounds, a value may round to the other
 ///   neighbour: one step of bfloat16.
@@ -29,8 +29,8 @@ fn bound(precision: Precision, cache: CacheDtype) -> f64 {
     }
 }
 
-/// Runs the prompt and decode passes on both, the processor on its own thread. One stage of each is in memory, or a few
-/// if one of them is ahead.
+/// Runs the prompt and decode passes on the device and on the processor, which has a thread of its own. One stage of
+/// each run is in memory, or a few if one run is ahead.
 ///
 /// # Errors
 /// The errors of either backend, and a stop request.
@@ -41,7 +41,8 @@ pub(super) fn check(runs: &Runs<'_>, processor: &Model) -> Result<Check> {
     let (sampler, tokens) = (Sampler::new(SAMPLING)?, runs.ids.len() + runs.decodes());
     let mut ours = Session::with_capacity(model, sampler.clone(), tokens)?;
     let mut its = Session::with_capacity(processor, sampler, tokens)?;
-    // Both read the same tokens: after the prompt, its first tokens again instead of drawn ones.
+    // Both runs read the same tokens. After the prompt, these are the prompt's first tokens again instead of drawn
+    // ones.
     let mut ids = runs.ids.to_vec();
     for pass in 0..=runs.decodes() {
         let dims = ours.next_pass(ids.len());
@@ -56,7 +57,7 @@ pub(super) fn check(runs: &Runs<'_>, processor: &Model) -> Result<Check> {
     Ok(check)
 }
 
-/// Runs `ids` on both, and passes each pair of frames to `see` as it arrives.
+/// Runs `ids` on the device and on the processor, and passes each pair of frames to `see` as it arrives.
 fn one_pass(
     ours: &mut Session<'_>,
     its: &mut Session<'_>,
@@ -100,7 +101,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Waits for the frame of a site; `None` if its run has ended before.
+    /// Waits for the frame of a site; `None` if the other run has ended without it.
     fn of(&mut self, site: Site) -> Option<Frame> {
         loop {
             if let Some(frame) = self.ahead.remove(&site) {
@@ -112,7 +113,8 @@ impl Beside {
     }
 }
 
-/// ‖ours − its‖ / ‖its‖, and the cell of the largest difference. Equal bits are no difference, such as −∞ of the mask.
+/// ‖ours − its‖ / ‖its‖, and the cell of the largest difference. Values with equal bits, such as −∞ in the mask, do not
+/// differ.
 fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
     let (mut apart, mut size, mut most) = (0.0, 0.0, (0.0, 0));
     let mut see = |at: usize, a: f64, b: f64| {
@@ -122,7 +124,7 @@ fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
         }
         let difference = (a - b).abs();
         apart += difference * difference;
-        // NaN counts as larger than any difference; the first one is named.
+        // NaN counts as larger than any difference, and the first NaN is named.
         if difference > most.0 || difference.is_nan() && !f64::is_nan(most.0) {
             most = (difference, at);
         }

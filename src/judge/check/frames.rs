@@ -25,7 +25,7 @@ pub(super) struct Found {
     pub(super) derived: Check,
     pub(super) float64: Check,
     pub(super) kernels: Vec<Check>,
-    /// The number of matrix rows that were recomputed, and of all rows.
+    /// The number of recomputed matrix rows, and the number of all matrix rows.
     pub(super) rows: (usize, usize),
     pub(super) passes: Vec<PassDims>,
 }
@@ -88,7 +88,7 @@ impl FrameChecker<'_, '_> {
     /// Adds the next frame. After the last frame of a layer, or of the pass, checks all of them.
     fn take(&mut self, frame: Frame) {
         let site = frame.site;
-        // Rows as the probe got them: everything along the last axis.
+        // Rows as the probe receives them. A row is everything along the last axis.
         let rows = self.rules.sizes().rows(site.stage.axes(), self.dims);
         self.hashes.add(site, 0..rows, frame.values());
         self.frames.insert(site, Arc::new(frame));

@@ -25,7 +25,7 @@ struct One {
     check: Check,
     /// For bfloat16 products summed in another order: the number of values, and the number of values that differ.
     rounded: (usize, usize),
-    /// The first that differs.
+    /// The first value that differs.
     first: Option<Cell>,
 }
 
@@ -69,7 +69,7 @@ impl<'m> Kernels<'m> {
         Ok(())
     }
 
-    /// A product with a matrix.
+    /// Checks a product with a matrix.
     fn products(
         &mut self,
         rules: &Rules,
@@ -101,7 +101,7 @@ impl<'m> Kernels<'m> {
         Ok(())
     }
 
-    /// An RMSNorm, of the model's width or of a head's.
+    /// Checks an RMSNorm over the model's width or over a head's.
     fn norm(&mut self, rules: &Rules, site: Site, weight: Place, frames: &Frames) -> Result<()> {
         let Place::Weight(layer, weight) = weight else { return Ok(()) };
         let (Some(vector), Some(x)) = (self.model.vector(layer, weight), input(rules, site, frames)) else {
@@ -125,18 +125,20 @@ impl<'m> Kernels<'m> {
         })
     }
 
-    /// Attention, from the queries and the cache to the outputs of the heads.
+    /// Checks attention, from the queries and the cache to the outputs of the heads.
     fn attention(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
         let [q, keys, cached] =
             [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
         let (Some(q), Some(keys), Some(cached)) = (q, keys, cached) else { return Ok(()) };
         let (sizes, stop) = (*rules.sizes(), self.model.backend.stop().clone());
-        // Computed by the functions of ops/ from the queries on, not from the pass's own intermediate stages.
+        // The functions of ops/ compute the reference from the queries and the cache, not from the pass's intermediate
+        // stages.
         let mut made: Frames = [q, keys, cached].map(|frame| (frame.site, Arc::clone(frame))).into();
         for stage in [Stage::Qk, Stage::Scores, Stage::Softmax, Stage::AttnHeads] {
             let mut input = |site: Site| {
                 let frame = made.get(&site).map(Arc::clone);
-                Ok(frame.unwrap_or_else(|| unreachable!("{site} is not derived from what attention reads")))
+                Ok(frame
+                    .unwrap_or_else(|| unreachable!("{site} is not derived from the inputs of attention")))
             };
             let precision = self.model.backend.precision();
             let frame = derive(site.other(stage), &sizes, precision, dims, &stop, &mut input)?;
@@ -176,7 +178,7 @@ impl<'m> Kernels<'m> {
         })
     }
 
-    /// The int8 values of a product's input, or their scales.
+    /// Checks the int8 values of a product's input, or their scales.
     fn int8(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
         let (Some(x), Precision::Q8 { group }) = (input(rules, site, frames), self.model.backend.precision())
         else {

@@ -6,11 +6,11 @@
 //! | `recorded` | the logits of a fully recorded run, and of one without a probe | to the bit |
 //! | `derived` | derived stages, and the same stages computed by the pass ([`llama_trace_runs::replay::derive`]) | to the bit |
 //! | `threads` | every stage on one thread, and on all | to the bit |
-//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`], on the run's own inputs | to the bit, or [`REORDER_TOLERANCE`](llama_trace_engine::backend::REORDER_TOLERANCE) if a matrix unit or a device sums in its own order |
-//! | `float64` | each stage, and its rule ([`llama_trace_core::explain`]) in float64 on the run's own inputs | [`Judge`] |
+//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`], on the inputs of the run | to the bit, or [`REORDER_TOLERANCE`](llama_trace_engine::backend::REORDER_TOLERANCE) if a matrix unit or a device sums in its own order |
+//! | `float64` | each stage, and its rule ([`llama_trace_core::explain`]) in float64 on the inputs of the run | [`Judge`] |
 //! | `float32` | on a device other than the processor: each stage, and the processor's in float32 for the same ids | relative L2: 10⁻⁵ in float32, ¼ in bfloat16, ½ in int8 |
 //! | `batch` | every stage of three sequences in one pass, and of each sequence alone | to the bit |
-//! | `tokenizer` | the prompt's ids, and the ids of the text that they decode to | the same ids |
+//! | `tokenizer` | the prompt's ids, and the ids after decoding them to text and encoding this text | the same ids |
 //!
 //! There is no second forward pass. A stage is recomputed from the earlier stages of the recorded run, and its frames
 //! are dropped after their layer.
@@ -111,7 +111,7 @@ impl Check {
 pub struct Report {
     /// Every line, in the order of the table above.
     pub checks: Vec<Check>,
-    /// The number of recomputed matrix rows, and of all rows.
+    /// The number of recomputed matrix rows, and the number of all matrix rows.
     pub rows: (usize, usize),
     /// The number of tokens of each pass.
     pub tokens: Vec<usize>,
@@ -143,7 +143,7 @@ const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, 
 ///
 /// # Errors
 /// [`Error::Prompt`] if the ids cannot be run, [`Error::Interrupted`] after a stop request, and the errors of the
-/// backend. A failed check is no error.
+/// backend. A failed check is not an error.
 pub fn run(
     model: &Model,
     processor: Option<&Model>,
@@ -183,7 +183,9 @@ fn room(model: &Model, tokens: usize) -> Result<()> {
     // The frames are in host memory for every device.
     match cpu::free_memory() {
         Some(free) if free < all => Err(Error::prompt("there is not enough memory to check so many tokens")
-            .expected(format!("room for {all} bytes: every stage of a layer is held, for {tokens} tokens"))
+            .expected(format!(
+                "room for {all} bytes: every stage of a layer is kept in memory, for {tokens} tokens"
+            ))
             .found(format!("{free} bytes"))
             .next("give a shorter prompt, or end other programs")),
         _ => Ok(()),
@@ -246,7 +248,7 @@ impl Runs<'_> {
             |_, _| NoProbe,
             |NoProbe, logits| {
                 all.push(logits);
-                (0..self.model.config.layers).for_each(|_| self.tick("running unwatched"));
+                (0..self.model.config.layers).for_each(|_| self.tick("running without recording"));
                 Ok(())
             },
         )?;
@@ -256,10 +258,10 @@ impl Runs<'_> {
     /// Checks that one thread gives the results of all threads.
     fn threads(&self, all: &row_hashes::RowHashes) -> Result<Check> {
         let threads = rayon::current_num_threads();
-        // With only one, it is compared with two.
+        // A machine with only one thread is compared with two threads.
         let other = if threads == 1 { 2 } else { 1 };
         let Ok(pool) = ThreadPoolBuilder::new().num_threads(other).build() else {
-            return Ok(Check::skipped("threads", "the system gives no other threads"));
+            return Ok(Check::skipped("threads", "the system does not start other threads"));
         };
         let mut seen = row_hashes::RowHashes::default();
         let ran = pool.install(|| {

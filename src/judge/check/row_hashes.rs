@@ -1,4 +1,4 @@
-//! A hash of every row of every stage. It compares two runs without keeping both in memory.
+//! Hashes of all rows of all stages. Two runs are compared by their hashes, without keeping both runs in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -104,7 +104,7 @@ fn order(site: Site) -> (usize, Stage) {
 fn address(model: &Model, site: Site, rows: usize, row: usize) -> Address {
     let axes = site.stage.axes();
     let sizes = model.sizes();
-    // Only the token and key axes vary between passes. Their length follows from the number of rows divided by the
+    // Only the token and key axes vary between passes. Their length is the number of rows divided by the lengths of the
     // other axes.
     let nothing = PassDims { pass: 0, start: 0, tokens: 1 };
     let fixed = |axis: &Axis| !matches!(axis, Axis::Token | Axis::Key);

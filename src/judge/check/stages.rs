@@ -27,7 +27,9 @@ pub(super) fn distance(
     sample: Sample,
 ) -> Result<Option<Sums>> {
     let frame = |site: Site| {
-        frames.get(&site).ok_or_else(|| Error::usage(format!("{site} was not recorded, or let go too early")))
+        frames
+            .get(&site)
+            .ok_or_else(|| Error::usage(format!("{site} was not recorded, or was dropped too early")))
     };
     let mut held = Held::default();
     for source in rules.sources(site) {

@@ -8,15 +8,15 @@ use llama_trace_core::trace::{Address, Site, Stage, Step, Subject, Weight};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// Number of vocabulary tokens tested, if not all are.
+/// Number of vocabulary tokens that a sample tests.
 const TOKENS: usize = 4096;
 
 /// The replacement character that a decoder writes for invalid UTF-8.
 const NO_TEXT: char = '\u{fffd}';
 
-/// Checks that ids decode to a text that encodes to the same ids. This must hold for the ids of a text, so those of the
-/// prompt must all come back. It need not hold for arbitrary ids, because several id sequences can spell one text. For
-/// those, and for each token of the vocabulary alone, only the text must come back.
+/// Decodes ids to a text and encodes this text again. If the ids came from a text, as those of a prompt, the result
+/// must be the same ids. Arbitrary ids need not come back, because several id sequences can spell one text. For
+/// arbitrary ids, and for each token of the vocabulary alone, only the text must come back.
 ///
 /// Special tokens, which have no text, and tokens that are part of a character are skipped.
 ///
@@ -38,7 +38,7 @@ pub(super) fn check(plan: &Plan<'_>, model: &Model) -> Result<Check> {
         stop::check()?;
         let id = if all { i } else { random.below(vocab) };
         let Some(text) = text(tokenizer, &[id as u32]) else { continue };
-        // A vocabulary need not have tokens for all characters of one of its tokens.
+        // A vocabulary may lack tokens for the single characters of a token. Then the token's text cannot be encoded.
         let Ok(ids) = tokenizer.encode_plain(&text) else { continue };
         let Some(again) = self::text(tokenizer, &ids) else { continue };
         tried = true;
@@ -49,7 +49,7 @@ pub(super) fn check(plan: &Plan<'_>, model: &Model) -> Result<Check> {
         });
     }
     if !tried {
-        return Ok(Check::skipped("tokenizer", "none of its ids has a text of its own"));
+        return Ok(Check::skipped("tokenizer", "none of the tested tokens has a text that can be encoded"));
     }
     Ok(check)
 }
@@ -74,7 +74,8 @@ fn prompt(plan: &Plan<'_>, tokenizer: &dyn Tokenizer, check: &mut Check) -> bool
 }
 
 /// The text of `ids`. The beginning-of-text token is put before them, if the tokenizer adds one, because a decoder may
-/// remove the first space after it. `None` if another id has no text of its own, or all together have none.
+/// remove the first space after it. `None` if one of the other ids has no text of its own, or if all ids together have
+/// no text.
 fn text(tokenizer: &dyn Tokenizer, ids: &[u32]) -> Option<String> {
     let (mut stream, mut text) = (tokenizer.stream(), String::new());
     let own = ids.iter().copied().skip(usize::from(ids.first().copied() == tokenizer.bos()));

@@ -31,9 +31,9 @@ pub(super) struct Otherwise {
     pub(super) again: &'static [Stage],
     /// Additional inputs of stages.
     pub(super) also: &'static [(Stage, Stage)],
-    /// Whether the inputs of products are rounded to int8 first, and the values per scale; 0 for a whole row.
+    /// If given, the inputs of products are first rounded to int8, with this many values per scale. 0: a whole row.
     pub(super) quantize: Option<usize>,
-    /// Whether they are rounded to bfloat16 first.
+    /// Whether the inputs of products are first rounded to bfloat16.
     pub(super) rounds_inputs: bool,
     /// Stages that also read the input of their layer.
     pub(super) reads_input: &'static [Stage],
@@ -51,7 +51,7 @@ pub(super) struct Bench<'a> {
     pub(super) otherwise: Otherwise,
     /// The stages of the run, as inputs.
     pub(super) run: &'a Frames,
-    /// Stages that both runs have. Others are computed from those before them, so both runs use the same inputs.
+    /// Stages that both runs have. The other stages are computed from earlier ones, so both runs use the same inputs.
     pub(super) both: &'a Frames,
     /// Substitutes for stages of the run that B lacks: keys and values of earlier passes, and the output of the
     /// previous layer.
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
         self.fold_rows(site, &self.rows(site, sample))
     }
 
-    /// The rows of the matrix of `site` in `sample`; empty if it is no product with a matrix.
+    /// The rows of the matrix of `site` in `sample`; empty if the stage is not a product with a matrix.
     pub(super) fn rows(&self, site: Site, sample: Sample) -> Vec<Range<usize>> {
         self.rules.of(site).map_or_else(Vec::new, |rules| check::rows(site, &rules, sample))
     }
@@ -80,7 +80,7 @@ impl<'a> Bench<'a> {
     /// [`Bench::fold`] for these rows.
     ///
     /// # Errors
-    /// Those of [`Bench::fold`].
+    /// The errors of [`Bench::fold`].
     pub(super) fn fold_rows(&mut self, site: Site, rows: &[Range<usize>]) -> Result<Option<Exactly>> {
         let Some(operands) = self.operands(site)? else { return Ok(None) };
         let mut held = Held::default();
@@ -124,7 +124,7 @@ impl<'a> Bench<'a> {
         self.chain(site).iter().any(|site| self.sources(*site).iter().any(own))
     }
 
-    /// Returns whether the computation of the stage uses one of the reference's.
+    /// Returns whether the computation of the stage uses a stage of the reference.
     pub(super) fn borrows(&self, site: Site) -> bool {
         let borrowed = |source: &Site| {
             source.stage != Stage::Tokens && !self.is_there(*source) && !computable(*source, site)
@@ -176,7 +176,7 @@ impl<'a> Bench<'a> {
     /// The frame of `source`, as an input of `of`: the run's own, or a computed one.
     ///
     /// # Errors
-    /// Those of [`Bench::fold`].
+    /// The errors of [`Bench::fold`].
     pub(super) fn operand(&mut self, source: Site, of: Site) -> Result<Option<Arc<Frame>>> {
         if self.is_there(source) {
             let own = if self.both.contains_key(&source) { self.run } else { self.kept };

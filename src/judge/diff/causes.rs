@@ -15,7 +15,7 @@ pub(super) struct Cause {
     pub(super) pass: usize,
 }
 
-/// The first difference of what comes before the computation, in this order: the model, the prompt, its tokens.
+/// The first difference before the computation: in the model, the prompt or its tokens, in this order.
 pub(super) fn first(a: &About, b: &About) -> Option<Cause> {
     if let Some(first) = artifact(a, b) {
         return Some(Cause { first, diagnosis: Vec::new(), pass: 0 });
@@ -89,7 +89,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     if let Some((letter, how)) = anew {
         return Err(other.expected(ours).found(theirs).next(match how {
             Some(how) => format!("export {letter} again {how}: then it reads its prompt in the same passes as the other run"),
-            None => "let the other runtime read its prompt at once, or in parts of one length, as `llama-trace export --chunk` does".into(),
+            None => "let the other runtime read its prompt in one pass, or in parts of equal length, as `llama-trace export --chunk` does".into(),
         }));
     }
     // The run that reads its prompt in parts.
@@ -104,8 +104,8 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     )))
 }
 
-/// The option with which `export` reads the prompt of the passes `own` in the passes of another run; `None` if no
-/// option does.
+/// The option of `export` that splits the prompt of the run with the passes `own` into the passes `other` of another
+/// run; `None` if no option does.
 fn chunk(own: &[Pass], other: &[Pass]) -> Option<String> {
     let lengths = |passes: &[Pass]| passes.iter().map(|pass| pass.dims.tokens).collect::<Vec<_>>();
     let (own, other) = (lengths(own), lengths(other));
@@ -191,11 +191,12 @@ fn artifact(a: &About, b: &About) -> Option<First> {
     }
 }
 
-/// The first setting that both have and that differs, among those that change a number.
+/// The first setting that both runs have and that differs, among the settings that change a number.
 pub(super) fn setting(a: &Map<String, Value>, b: &Map<String, Value>) -> Option<(String, Value, Value)> {
     let has_window =
         |settings: &Map<String, Value>| settings.get("window").is_some_and(|window| !window.is_null());
-    // Without a window, the first layer of the window does not matter. Whether the head is tied shows in the logits.
+    // Without a window, it does not matter from which layer on the window applies. Whether the head is tied shows in
+    // the logits.
     let idle = |name: &str| {
         ["context", "tied"].contains(&name) || (name == "window_from" && !has_window(a) && !has_window(b))
     };

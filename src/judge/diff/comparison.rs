@@ -28,7 +28,7 @@ struct Cell<'a> {
 }
 
 /// If a stage that reads the first differing stage is equal in both runs, only the file of the differing stage is
-/// wrong. This is reported if the difference exceeds the reader's tolerance by at least this factor.
+/// wrong. This is reported if the difference is at least this many times the tolerance of the stage that reads it.
 const CLEAR: f64 = 16.0;
 
 /// The maximum number of uncompared stages that are named one by one.
@@ -45,7 +45,7 @@ pub(super) struct Comparison<'a, A, B, J> {
     waits: Option<Site>,
     /// Stages of B by a hash of their values, to detect a copy of another stage.
     seen: HashMap<u64, Site>,
-    /// Whether the last row of logits has the same bits in both; the draw must then be the same.
+    /// Whether the last row of logits has the same bits in both runs; the draw must then be the same.
     same_logits: bool,
     /// B's own logits and probabilities in the current pass.
     own: Own,
@@ -78,7 +78,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if cause.as_ref().is_none_or(|cause| cause.first.kind == Kind::Tokens) {
             causes::check_passes(self.a.about(), self.b.about())?;
         }
-        // The tokens of a later pass were drawn from the results of earlier passes, so these are compared first.
+        // The tokens of a later pass were drawn from the results of earlier passes, so the earlier passes are compared
+        // first.
         let (now, later) =
             if cause.as_ref().is_some_and(|cause| cause.pass == 0) { (cause, None) } else { (None, cause) };
         now.into_iter().for_each(|cause| self.because(cause));
@@ -111,8 +112,10 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 progress(Doing::Stages { done, of: total });
             }
             if compared(&self.report) == before && number > 0 {
-                let note =
-                    format!("nothing of p{} is compared: the runs have no stage in common there", dims.pass);
+                let note = format!(
+                    "nothing of p{} is compared, because the runs have no stage in common in this pass",
+                    dims.pass
+                );
                 self.report.notes.push(note);
             }
         }
@@ -178,7 +181,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .found(
                     self.report.missing.iter().find_map(|missing| missing.why.as_deref()).unwrap_or("none"),
                 )
-                .next("check which files each of them has"));
+                .next("check which files each run has"));
         }
         Ok(self.report)
     }
@@ -194,8 +197,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let compared = unsure.iter().filter(|(stage, _)| is_compared(**stage));
             let note = |(stage, others): (&Stage, &Vec<Stage>)| {
                 format!(
-                    "unsure between {stage} and {}: B's file may be any of them. It is the same as A's {stage} (correct \
-                     capture.toml, or write more stages)",
+                    "unsure between {stage} and {}: B's file may be any of these stages. Its values are those of A's {stage} \
+                     (correct capture.toml, or write more stages)",
                     listed(others)
                 )
             };
@@ -227,16 +230,17 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         match (own, &earlier[..]) {
             (false, []) => Vec::new(),
             (true, []) => vec![format!(
-                "{between} B's file may be any of them. The mistake is in one of them, or in a stage that they are \
+                "{between} B's file may be any of these stages. The mistake is in one of them, or in a stage that they are \
                  computed from {mend}"
             )],
             (_, earlier) => {
                 let files = listed(earlier);
-                let [file, other] =
-                    if earlier.len() == 1 { ["file", "another"] } else { ["files", "others"] };
-                vec![format!(
-                    "{between} B's {file} of {files} may be {other} of these stages; then the mistake is there {mend}"
-                )]
+                let [file, other] = if earlier.len() == 1 {
+                    ["file", "another of these stages; if so, the mistake is in that stage"]
+                } else {
+                    ["files", "others of these stages; if so, the mistake is in one of those"]
+                };
+                vec![format!("{between} B's {file} of {files} may be {other} {mend}")]
             }
         }
     }
@@ -273,7 +277,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             few => few.iter().map(Site::to_string).collect::<Vec<_>>().join(", "),
         };
         Some(format!(
-            "not compared, and no compared stage depends on them: {which}; a mistake there does not show (write more stages)"
+            "a mistake in these stages would not show, because they are not compared, and no compared stage depends on them: {which} (write more stages)"
         ))
     }
 
@@ -282,7 +286,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         (self.report.first, self.report.diagnosis) = (Some(cause.first), cause.diagnosis);
     }
 
-    /// Checks the number of layers that the runs report, and notes what is therefore not compared.
+    /// Checks the number of layers that the runs report, and notes the stages that are therefore not compared.
     fn check_layers(&mut self) -> Result<()> {
         let all = self.sizes.layers;
         for (letter, about) in [("A", self.a.about()), ("B", self.b.about())] {
@@ -539,7 +543,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         notes.extend(unseen);
         notes.extend(cell.odd.iter().map(|what| format!("B's {site}: {what}")));
         if let Some(other) = cell.print.and_then(|print| self.seen.get(&print)) {
-            notes.push(format!("B's {site} repeats its {other}, value for value"));
+            notes.push(format!("B's {site} has the same values as B's {other}"));
         }
         notes.extend(judged.note.clone());
         self.waits = (kind == Kind::Stage).then_some(site);
@@ -571,7 +575,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             few => few.join(", "),
         };
         Some(format!(
-            "the mistake is there, or in an earlier stage that was not compared: {which} (write more stages)"
+            "the mistake is in this stage, or in an earlier stage that was not compared: {which} (write more stages)"
         ))
     }
 
@@ -597,8 +601,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             ". The named mistake describes that file only"
         };
         Some(format!(
-            "{} reads this stage and is the same in both: B's file does not have the values that B used (a file of another stage, \
-             or another order of axes or pairs?){named}",
+            "{} reads this stage, and is the same in both runs. So the values in B's file are not those that B used. \
+             Perhaps the file has another stage, or another order of axes or pairs{named}",
             reader.site
         ))
     }

@@ -18,7 +18,7 @@ pub(super) struct Pair {
     pub(super) site: Site,
     pub(super) a: Arc<Frame>,
     pub(super) b: Arc<Frame>,
-    /// The first value that both have; above 0 if one of them has only the last row.
+    /// The index of the first value that both runs have; above 0 if one run has only the last row.
     pub(super) first: usize,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Apart {
     most: Option<(f64, usize)>,
     /// The first value that cannot be compared: NaN or infinite on one side.
     broken: Option<(f64, usize)>,
-    /// Whether some values are NaN in both.
+    /// Whether some values are NaN in both runs.
     no_numbers: bool,
 }
 
@@ -101,7 +101,7 @@ impl Apart {
         self.broken.is_some() || most < 1.0 && self.error > norm * (most / (1.0 - most)).powi(2)
     }
 
-    /// A note if values are NaN in both, which counts as equal and is seldom intended.
+    /// A note if values are NaN in both runs. They count as equal, but NaN is seldom intended.
     pub(super) fn note(&self, site: Site) -> Option<String> {
         self.no_numbers.then(|| format!("both have NaN at the same places of {site}"))
     }
@@ -298,10 +298,10 @@ pub(super) fn odd([a, b]: [Stats; 2], count: usize) -> Option<String> {
         there.map(|(some, what)| format!("{some}{of} are {what}")).collect()
     };
     if strange(&b) || strange(&a) || b.neg_inf > a.neg_inf || hides_less {
-        let (ours, theirs) = (told(&a, " of A's"), told(&b, &format!(" of {count} values")));
-        let ours = if ours.is_empty() { "A's are all finite".into() } else { ours.join(", ") };
+        let (ours, theirs) = (told(&a, " of A's values"), told(&b, &format!(" of {count} values")));
+        let ours = if ours.is_empty() { "A's values are all finite".into() } else { ours.join(", ") };
         let theirs = match theirs.join(", ") {
-            none if none.is_empty() => format!("all {count} values are finite, the least {}", b.min),
+            none if none.is_empty() => format!("all {count} values are finite, the smallest is {}", b.min),
             _ if b.nan == count => "every value is NaN".into(),
             some => some,
         };
@@ -376,19 +376,25 @@ mod tests {
         assert!(nan.error().is_nan() && nan.cell() == Some(1) && nan.note(site).is_none());
         // The text says which side has them.
         let told = |b: &[f32]| odd([a.stats(), of(site, &[1, 1, 3], b).stats()], 3);
-        assert_eq!(told(&[1.0, 2.0, f32::INFINITY]).unwrap(), "1 of 3 values are +inf; 1 of A's are -inf");
-        assert_eq!(told(&[1.0, hidden, hidden]).unwrap(), "2 of 3 values are -inf; 1 of A's are -inf");
+        assert_eq!(
+            told(&[1.0, 2.0, f32::INFINITY]).unwrap(),
+            "1 of 3 values are +inf; 1 of A's values are -inf"
+        );
+        assert_eq!(told(&[1.0, hidden, hidden]).unwrap(), "2 of 3 values are -inf; 1 of A's values are -inf");
         assert_eq!(
             told(&[1.0, 2.0, 3.0]).unwrap(),
-            "all 3 values are finite, the least 1; 1 of A's are -inf"
+            "all 3 values are finite, the smallest is 1; 1 of A's values are -inf"
         );
         assert_eq!((told(&[1.0, 2.0, lowest]), told(&[1.0, 2.5, hidden])), (None, None));
         // If some keys are hidden and the other values are equal, not all values are equal.
         assert_eq!((told(&[0.0, 0.0, hidden]), told(&[3.0, 3.0, hidden])), (None, None));
-        assert_eq!(told(&[0.0; 3]).unwrap(), "all 3 values are finite, the least 0; 1 of A's are -inf");
+        assert_eq!(
+            told(&[0.0; 3]).unwrap(),
+            "all 3 values are finite, the smallest is 0; 1 of A's values are -inf"
+        );
         // The number that another runtime adds is shown.
         let told_of = told(&[1.0, 2.0, -10000.0]).unwrap();
-        assert_eq!(told_of, "all 3 values are finite, the least -10000; 1 of A's are -inf");
+        assert_eq!(told_of, "all 3 values are finite, the smallest is -10000; 1 of A's values are -inf");
         // NaN in both counts as equal, with a note.
         let own = of(site, &[1, 1, 3], &[1.0, f32::NAN, hidden]);
         let both = Pair::new(site, &[1, 1, 3], &own, &own).unwrap().apart();

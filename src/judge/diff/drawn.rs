@@ -159,7 +159,7 @@ mod tests {
         let three = [0.0, 0.4 / 0.9, 0.2 / 0.9, 0.3 / 0.9];
         assert_eq!((told(two, of(3, 0.75)), told(three, of(3, 0.79))), (Some(true), Some(true)));
         assert_eq!((told(two, of(0, 0.7)), told(three, of(0, 0.7))), (Some(true), Some(true)));
-        // Without a nucleus, it follows from the probabilities.
+        // Without a nucleus, the drawn token follows from the probabilities.
         assert_eq!(
             [0, 1, 2, 3].map(|id| own.leads_to(&sampled(id), of(2, 1.0)).unwrap()),
             [false, true, false, true]

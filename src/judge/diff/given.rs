@@ -28,7 +28,7 @@ impl Given {
     }
 
     /// The frames of the first tokens of the pass of `site`. Later tokens do not affect them unless the mistake looks
-    /// ahead. `None` if the pass has few more tokens, or the stage has no token axis.
+    /// ahead. `None` if the pass has fewer than 4 · `tokens` tokens, or the stage has no token axis.
     pub(super) fn first(&self, tokens: usize, site: Site, sizes: &Sizes) -> Option<Self> {
         let dims = *self.passes.iter().find(|dims| dims.pass == site.pass)?;
         if dims.tokens < 4 * tokens || !site.stage.axes().contains(&Axis::Token) {

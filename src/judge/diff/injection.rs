@@ -32,7 +32,7 @@ const ORDERS: f64 = 16.0;
 /// other points.
 const PLACES: f64 = 6.0;
 
-/// The error that the right mistake may leave is the tolerance of a bfloat16 stage divided by this number: twice the
+/// The tolerance of a bfloat16 stage divided by this number is the error that the actual mistake may leave: twice the
 /// error of rounding by the rules.
 const EXPLAINED: f64 = PLACES / 2.0;
 
@@ -41,7 +41,7 @@ const LEAST_ROUNDED: f64 = 1e-2;
 
 /// Factor for the rounding of earlier layers in bfloat16: the tolerance of a stage in layer L grows by at least this
 /// factor times √(L + 1). A layer's inputs are inexact, and products and norms amplify the error. Measured on the
-/// built-in model and the golden ones in transformers: the worst case uses 0.8 of the tolerance.
+/// built-in model and the golden models in transformers: the worst case uses 0.8 of the tolerance.
 const PASSED_ON: f64 = 2.0;
 
 /// Tolerance of an int8 product.
@@ -57,7 +57,7 @@ const ANGLE: f64 = 1.2e-7;
 /// sampled row times this factor.
 const STANDS_OUT: f64 = 2.0;
 
-/// The judge.
+/// The judge that compares stages by means of a model.
 pub(super) struct Injection<'m> {
     pub(super) model: &'m Model,
     pub(super) card: ModelCard,
@@ -86,16 +86,16 @@ pub(super) struct Injection<'m> {
 
 /// A stage that differs.
 pub(super) struct Bad {
-    /// Its tolerance.
+    /// The stage's tolerance.
     pub(super) tolerance: f64,
     /// The largest error that a mistake may leave if it is to explain the difference. If results are rounded, the
-    /// tolerance is large enough for other mistakes too; the right one leaves only the rounding.
+    /// tolerance is large enough for other mistakes too; the actual mistake leaves only the rounding error.
     pub(super) explained: f64,
-    /// Whether it is the reference that differs from the model.
+    /// Whether the stage of the reference differs from the model, and not the stage of B.
     pub(super) of_a: bool,
-    /// The rows of its matrix that were computed.
+    /// The rows of the stage's matrix that were computed.
     pub(super) rows: Vec<Range<usize>>,
-    /// The first value that both have.
+    /// The index of the first value that both runs have.
     pub(super) first: usize,
 }
 
@@ -175,7 +175,7 @@ impl<'m> Injection<'m> {
             for (apart, (a, b)) in apart.iter_mut().zip(a.iter().zip(b)) {
                 let (a, b) = (f64::from(*a), f64::from(*b));
                 norm += if a.is_finite() { a * a } else { 0.0 };
-                // Equal infinities or NaN in both count as equal.
+                // Equal infinities count as equal, and so does NaN in both runs.
                 *apart += if a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan() {
                     0.0
                 } else {
@@ -204,8 +204,8 @@ impl<'m> Injection<'m> {
         Bad { tolerance, explained, of_a, rows, first }
     }
 
-    /// The tolerance of a stage of run `i`, whose cache may be 16-bit, if its computation uses cached keys and values
-    /// that the run lacks.
+    /// The tolerance for rounding in a 16-bit cache of run `i`. It is 0 unless the computation of the stage uses cached
+    /// keys and values that the run lacks.
     fn cached(&self, i: usize, site: Site) -> f64 {
         let reads = |site: &Site| matches!(site.stage, Stage::Keys | Stage::Values);
         let unseen = || self.bench(&self.rules, i == 0).chain(site).iter().any(reads);
@@ -256,8 +256,8 @@ impl<'m> Injection<'m> {
         Ok(())
     }
 
-    /// The number of stages of the pass between B's own stages and this stage, which is included. Only stages that are
-    /// rounded in bfloat16 count.
+    /// The number of stages of the pass that are computed from B's own stages to get this stage, this stage included.
+    /// Only stages that are rounded in bfloat16 count.
     fn between(&self, site: Site) -> usize {
         let (mut between, mut open) = (HashSet::from([site]), vec![site]);
         while let Some(of) = open.pop() {
@@ -268,7 +268,7 @@ impl<'m> Injection<'m> {
         between.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count().max(1)
     }
 
-    /// The number of stages of the pass that are computed to get a stage of B from B's own stages. Then the number of
+    /// Two numbers of stages of the pass: the stages that are computed to get a stage of B from B's own stages, and the
     /// further stages that lead to it through stages of the reference. Only stages that are rounded in bfloat16 count.
     fn computed(&self, site: Site) -> [usize; 2] {
         let bench = self.bench(&self.rules, false);
@@ -287,10 +287,11 @@ impl<'m> Injection<'m> {
             .map(|sites| sites.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count())
     }
 
-    /// The tolerance of a stage of B; `may` gives it for a precision. If the computation uses stages that B lacks, the
-    /// rounding of both runs in those counts: the tolerance grows with the root of their number, as independent errors
-    /// do. If it uses outputs of the reference's layers, it grows as in [`tolerance::of`]; in bfloat16 by [`PASSED_ON`]
-    /// times as much, or by the root of the ratio of all stages to the measured ones if that is larger.
+    /// The tolerance of a stage of B. `may` returns the stage's own tolerance for a precision. In float32 with float32
+    /// caches, the tolerance grows with the root of the number of stages that are computed because B lacks them: both
+    /// runs round in these stages, with independent errors. Otherwise it grows if the computation uses outputs of the
+    /// reference's layers, as in [`tolerance::of`]. In bfloat16, it grows by [`PASSED_ON`] times as much, or by √((a +
+    /// b) / a) for the two numbers a and b of [`Self::computed`], whichever is larger.
     fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
         let [of_a, own] = self.precisions;
         let precision = tolerance::coarser(of_a, own);
@@ -350,7 +351,7 @@ impl<'m> Injection<'m> {
     }
 }
 
-/// The newest rows of a cache, which its pass wrote, as the stage that they were copied from.
+/// The rows that the last pass wrote to a cache, as a frame of `site`, the stage from which they were copied.
 fn newest(cached: &Frame, site: Site, shape: &[usize]) -> Option<Arc<Frame>> {
     let (values, count) = (floats(cached), shape.iter().product::<usize>());
     let first = values.len().checked_sub(count)?;
@@ -438,7 +439,7 @@ impl Judge for Injection<'_> {
         if bad_a {
             let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
             self.bad.insert(site, self.of_bad(true, may_a, rows, pair.first));
-            let note = Some(format!("A does not have the model's values at {site}; B has"));
+            let note = Some(format!("A does not have the model's values at {site}; B has them"));
             return Ok(Judged { line, at: off_a.cell(), note });
         }
         if bad_b {

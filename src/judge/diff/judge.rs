@@ -16,7 +16,7 @@ pub(super) trait Judge {
     /// Starts a pass.
     fn begin(&mut self, dims: PassDims);
 
-    /// Judges a stage that both have.
+    /// Judges a stage that both runs have.
     fn see(&mut self, pair: &Pair) -> Result<Judged>;
 
     /// Judges a stage from a comparison part by part; `None` if the judge needs all values at once.

@@ -18,11 +18,11 @@ const FEW: [usize; 2] = [8, 64];
 struct Case<'a> {
     site: Site,
     bad: &'a Bad,
-    /// Its error.
+    /// The stage's error.
     before: f64,
     /// ‖found‖² over the computed cells.
     norm: f64,
-    /// Its inputs: few tokens, more tokens, all.
+    /// The stage's inputs: for few tokens, for more tokens, and for all tokens.
     given: Vec<Given>,
 }
 

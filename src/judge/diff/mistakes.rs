@@ -58,8 +58,8 @@ pub(super) struct Mistake {
     pub(super) card: Option<ModelCard>,
     pub(super) change: Box<dyn Change>,
     pub(super) otherwise: Otherwise,
-    /// Whether it rounds. A value near the middle between two representable numbers may then be rounded to either of
-    /// them.
+    /// Whether the mistake rounds values. A value near the middle between two representable numbers may then be rounded
+    /// to either of them.
     pub(super) rounds: bool,
     /// Whether its result for a token depends on later tokens.
     pub(super) looks_ahead: bool,
@@ -98,14 +98,14 @@ fn stages(ops: &[Op]) -> Vec<Stage> {
 const THETAS: [f32; 16] =
     [100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8];
 
-/// ε of existing models, and common mistakes.
+/// ε of existing models, and of common mistakes.
 const EPSILONS: [f32; 12] = [0.0, 1e-2, 1e-3, 1e-4, 2e-5, 1e-5, 5e-6, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12];
 
 /// RoPE scaling factors of existing models.
 const FACTORS: [f32; 5] = [2.0, 4.0, 8.0, 16.0, 32.0];
 
 /// Every form of every mistake that a run of the model `card` could have made. The run's stage has the values `found`
-/// instead of `right`, and is computed through the stages in `chain`.
+/// instead of `right`. `chain` has the stages that are computed to get this stage.
 pub(super) fn mistakes(
     card: &ModelCard,
     passes: &[PassDims],

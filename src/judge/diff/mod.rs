@@ -7,7 +7,7 @@
 //! | its tolerance is in a table ([`tolerance`]) | its tolerance is measured on these inputs: float32 against float64, bfloat16 against float32 |
 //! | | known mistakes are tried on the first stage that differs ([`NAMES`]) |
 //!
-//! If the two store RoPE's pairs in different orders, both are compared in one order.
+//! If the two runs store RoPE's pairs in different orders, both are compared in one order.
 //!
 //! There is no second forward pass: the rules are those of [`llama_trace_core::explain`]. Stages come one at a time
 //! from a [`Traced`]; with a model, those of one layer are in memory.
@@ -88,7 +88,7 @@ pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>)
 /// matrices, only the rows in `sample` are computed.
 ///
 /// # Errors
-/// Those of [`compare`], [`Error::Model`] if A is a run of another model, the errors of the backend, and a stop
+/// The errors of [`compare`], [`Error::Model`] if A is a run of another model, the errors of the backend, and a stop
 /// request.
 pub fn compare_with(
     model: &Model,

@@ -20,7 +20,8 @@ pub enum Kind {
     Stage,
 }
 
-/// The first difference of two runs. A difference of shapes is reported only if no value differs.
+/// The first difference of two runs. A difference of shapes is reported only if all stages in the right shape are
+/// equal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct First {
     /// The kind.
@@ -31,11 +32,11 @@ pub struct First {
     pub ours: Value,
     /// B's value.
     pub theirs: Value,
-    /// The error; `None` if it is no number, as for two texts.
+    /// The error; `None` if it is not a number, as for two texts.
     pub error: Option<f64>,
     /// The tolerance.
     pub tolerance: Option<f64>,
-    /// The stage, if it is one.
+    /// The stage, if the difference is in a stage.
     pub site: Option<Site>,
 }
 
@@ -112,11 +113,11 @@ pub struct Missing {
     pub site: Site,
     /// The reason, if one is known.
     pub why: Option<String>,
-    /// Whether the stage exists but cannot be read; then it is unknown whether it is the same.
+    /// Whether the stage exists but cannot be read. It is then unknown whether the runs agree in this stage.
     pub damaged: bool,
 }
 
-/// A stage that both have.
+/// A stage that both runs have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// The stage.
@@ -190,7 +191,7 @@ pub struct Report {
     pub absent: Vec<Site>,
     /// The number of B's stages that A lacks, which are not judged.
     pub unjudged: usize,
-    /// The stages that both have, in the order of the pass.
+    /// The stages that both runs have, in the order of the pass.
     pub lines: Vec<Line>,
     /// The stages with another shape.
     pub misshapen: Vec<Misshapen>,

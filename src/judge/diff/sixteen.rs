@@ -48,7 +48,7 @@ impl Bits {
 pub(super) fn note(site: Site, dtype: CacheDtype) -> String {
     let name = dtype.name();
     format!(
-        "B's {site} has only {name} values (each fits into {name}): if its cache is {name}, \
+        "B's {site} has only {name} values (each fits into {name}): if B's cache is {name}, \
          capture.toml should say cache = \"{name}\""
     )
 }

@@ -158,7 +158,8 @@ fn of_part(stage: Stage, at: usize, ours: Values<'_>, theirs: Values<'_>) -> Apa
         }
         return apart;
     }
-    // Hidden keys come in runs. A run hidden in both has no difference; a run without hidden keys is summed as usual.
+    // Hidden keys are next to each other. A group of keys that are all hidden in both has no difference; a group
+    // without hidden keys is summed as usual.
     for (i, (a, b)) in a.chunks(RUN).zip(b.chunks(RUN)).enumerate() {
         let hidden = |values: &[f32]| values.iter().fold(0, |count, x| count + usize::from(is_hidden(*x)));
         let at = at + i * RUN;

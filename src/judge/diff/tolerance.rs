@@ -7,8 +7,8 @@ use llama_trace_core::trace::{Site, Stage};
 /// `precision` and a run in float32. It includes the error of the inputs and so grows with each layer; [`of`] gives the
 /// number for a layer.
 ///
-/// Measured on the built-in model and the golden ones, against this program and transformers: the worst case reaches
-/// 0.7 of it.
+/// Measured on the built-in model and the golden models, against this program and transformers: the worst case reaches
+/// 0.7 of the tolerance.
 pub fn base(stage: Stage, precision: Precision) -> f64 {
     // Attention weights and probabilities depend on differences of scores and have larger errors; so do the values that
     // attention mixes.

@@ -98,8 +98,8 @@ impl Found {
     }
 }
 
-/// A run to compare. Its stages are requested in the order of the pass, each once; twice if a stage also stands for an
-/// additional stage of the other run.
+/// A run to compare. Its stages are requested in the order of the pass, each once, or twice if a stage also stands for
+/// an additional stage of the other run.
 pub trait Traced {
     /// Its description.
     fn about(&self) -> &About;
@@ -107,7 +107,7 @@ pub trait Traced {
     /// The values of a stage.
     ///
     /// # Errors
-    /// The errors of the run itself. A damaged stage is no error.
+    /// The errors of the run itself. A damaged stage is not an error.
     fn stage(&mut self, site: Site) -> Result<Found>;
 
     /// Rows of the values of a stage, (rows, width), without a copy. `None` unless the run stores them in the stage's

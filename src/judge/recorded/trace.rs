@@ -61,7 +61,7 @@ impl TraceRun {
         Ok(Self { about: about(&trace, run, 0), trace, run, sequence: 0, open, source })
     }
 
-    /// The sequences of the run itself, and then the branches, each with its sequence.
+    /// The sequences of the original run, and then the branches, each with its sequence.
     pub(super) fn all(&self) -> Vec<(Run, usize)> {
         let itself = (0..self.trace.sequences()).map(|sequence| (Run::ITSELF, sequence));
         itself.chain((1..).map(Run).zip(self.trace.branches().iter().map(|branch| branch.sequence))).collect()
@@ -87,18 +87,18 @@ impl TraceRun {
         Site { run: self.run, sequence: self.sequence, ..site }
     }
 
-    /// Returns whether both keep the same stages.
+    /// Returns whether both traces keep the same stages.
     pub(super) fn keeps_as(&self, other: &Self) -> bool {
         let kept = |of: &Self| of.trace.about().stages.clone();
         kept(self) == kept(other)
     }
 
-    /// Returns whether it keeps the values of no stage.
+    /// Returns whether the trace keeps only statistics, no values.
     pub(super) fn has_statistics_alone(&self) -> bool {
         self.trace.about().keep == Keep::Stats
     }
 
-    /// Answers for recorded stages alone.
+    /// From now on, reads only recorded stages and derives none.
     pub(super) fn without_derived(&mut self) {
         self.source = None;
     }
@@ -116,7 +116,7 @@ impl TraceRun {
                 Poll::Ready(Ok(_)) => {
                     return Ok(Found::TooLarge("it is too large to be derived whole".into()));
                 }
-                // It cannot be derived from the recorded stages.
+                // The stage cannot be derived from the recorded stages.
                 Poll::Ready(Err(_)) => return Ok(Found::Missing),
                 Poll::Pending => {}
             }
@@ -156,7 +156,7 @@ impl TraceRun {
         let Some(dims) = self.trace.dims(site) else { return Ok(Found::Missing) };
         if !self.trace.holds(site) {
             return match site.stage {
-                // The tokens that were drawn are in the passes.
+                // The tokens are in the description of the passes.
                 Stage::Tokens | Stage::Sampled => Ok(Found::Missing),
                 _ => self.derived(site),
             };

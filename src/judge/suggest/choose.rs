@@ -1,5 +1,7 @@
 //! Chooses the file of each stage: first by values, then by name, then the likeliest of the other files. After a
-//! mistake in the run no values match any more, but the map must still name the file of the stage with the mistake.
+//! mistake in the run no values match any more, but the map must still name the file of the stage with the mistake. A
+//! *way* ([`Way`]) reads files as a stage; its *places* are the sites at which it is compared. A *family* is a set of
+//! files, one for each layer.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -79,7 +81,7 @@ impl Led {
         self.places.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
     }
 
-    /// Returns whether the stage was right in a place where the file's values are far from the reference.
+    /// Returns whether the stage was right in some place where the file's values are far from the reference.
     fn clears(&self, way: &Way<'_>) -> bool {
         // Queries and keys that are rotated by the same wrong angles give the right scores.
         !way.is_turned && way.first().iter().any(|place| place.1.error > SURE && self.has(place))
@@ -289,7 +291,7 @@ fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
             |stage: Stage| own.places.iter().any(|(site, _)| right.sources.contains(&site.other(stage)));
         let may_be = |way: &&Way<'_>| {
             let is_same_file = way.pattern == own.pattern && way.layout == own.layout;
-            // If another file is that stage, the two may be swapped, unless one was right.
+            // If another file holds that stage, the two may be swapped, unless one was right.
             let is_open = match taken.get(&way.stage) {
                 None => true,
                 Some(is_said) => !is_said && may_look_like(own.stage, way.stage) && !was_right(own.stage),
@@ -304,12 +306,13 @@ fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
 /// The index of a group of names, and of a number in them.
 type Place = (usize, usize);
 
-/// Drops ways that read another number of a name as the layer than the ways that match. The names of a folder follow
-/// one pattern. A place in the name holds the layer's number if it has as many different numbers as there are layers,
-/// or one more for the first layer's input.
+/// Drops ways that take another number in a name for the layer than the matching ways do. The names of a folder follow
+/// one pattern. One number in these names is the layer's if it takes as many values as there are layers, or one more
+/// for the first layer's input.
 fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
     let layers = fits.sizes.layers;
-    // For each group and place: whether there is a number for each layer, and the count of matches.
+    // For each group of names and each number in them: whether there is a value for each layer, and the count of
+    // matches.
     let mut places: BTreeMap<Place, (bool, BTreeMap<&str, usize>)> = BTreeMap::new();
     for way in ways.iter().filter(|way| way.layout.is_plain()) {
         let Some((at, numbers)) = way.pattern.place else { continue };

@@ -273,8 +273,8 @@ impl<'f> Fits<'f> {
         diff::distance(site, &self.sizes, self.dims(site)?, self.frames.get(&site)?, &read)
     }
 
-    /// Returns whether the rows of a norm's values have the size that this norm gives, with its weight, with its weight
-    /// + 1, or without a weight.
+    /// Returns whether the rows of a norm's values have the size that this norm gives: with its weight, with 1 plus its
+    /// weight, or without a weight.
     fn is_normed(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let input = self.dims(site).and_then(|dims| {
             let input = site.stage.inputs(&self.sizes, dims).into_iter().next()?;
@@ -337,8 +337,8 @@ fn is_residual(stage: Stage) -> bool {
     matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
 }
 
-/// Returns whether only a name can identify a stage whose values differ: the stage has the values of another stage, or
-/// values like no other stage.
+/// Returns whether only a name can identify the stage if its values differ from the reference's: it is a copy of
+/// another stage (caches, keys, values), or its values resemble no other stage's (RoPE's tables, the mask, scales).
 pub(super) fn needs_name(stage: Stage) -> bool {
     matches!(
         stage,

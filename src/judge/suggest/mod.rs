@@ -118,14 +118,14 @@ impl Proposal<'_, '_> {
             }
             Bits::All => {
                 let why =
-                    "not sure: no rounding to 16 bits or int8 shows. If the run was in bf16, f16 or q8,";
+                    "not sure: no rounding to 16 bits or int8 is visible. If the run was in bf16, f16 or q8,";
                 ("f32", why.to_owned())
             }
         };
         lines.push(format!("precision = \"{precision}\"  # {why}"));
         if why.starts_with("not sure") {
             lines.push(
-                "# write that precision here: a coarser one allows a larger distance from the reference."
+                "# write that precision here: a coarser precision allows a larger distance from the reference."
                     .to_owned(),
             );
         }
@@ -146,7 +146,7 @@ impl Proposal<'_, '_> {
         }
         let (there, all) = (self.passes().len(), self.about.passes.len());
         if there < all {
-            lines.push(format!("\n# The reference has {all} passes, but the folder has files of only {there}: `diff` ends with exit code 3, unless A has only these."));
+            lines.push(format!("\n# The reference has {all} passes, but the folder has files of only {there}: `diff` ends with exit code 3, unless A has only these passes."));
         }
         lines.join("\n") + "\n"
     }

@@ -36,8 +36,8 @@ pub(super) struct Pattern {
     pub(super) has_layer: bool,
     /// Whether other files differ from it only in a number that is neither the pass's nor the layer's.
     pub(super) is_lone: bool,
-    /// The number of words before its `{pass}` and `{layer}` that agree with these places, minus the number of words
-    /// that contradict them.
+    /// The number of words before its `{pass}` and `{layer}` that agree with these placeholders, minus the number of
+    /// words that contradict them.
     pub(super) said: i32,
     /// The index of the group of names that differ only in their numbers.
     pub(super) kind: usize,
@@ -151,12 +151,12 @@ struct Kind<'a> {
     around: &'a [&'a str],
     /// The numbers of each name.
     files: &'a BTreeSet<Vec<&'a str>>,
-    /// The different numbers in each place.
+    /// For each number in the names: its different values.
     values: &'a [BTreeSet<&'a str>],
 }
 
 impl Kind<'_> {
-    /// The patterns in which the number in one place is the pass, and the number in another place is the layer.
+    /// The patterns in which number `pass` of each name is the pass's, and number `layer` is the layer's.
     fn patterns(&self, pass: Option<usize>, layer: Option<usize>, is_lone: bool) -> Vec<Pattern> {
         let of = |at: Option<usize>, place: &str| {
             at.map_or_else(|| vec![String::new()], |at| self.places(at, place))
@@ -194,7 +194,8 @@ impl Kind<'_> {
         names.into_iter().map(pattern).collect()
     }
 
-    /// The number of words before these places that agree with them, minus the number of words that contradict them.
+    /// The number of words before these two numbers that agree with them, minus the number of words that contradict
+    /// them.
     fn said(&self, pass: Option<usize>, layer: Option<usize>) -> i32 {
         let says = |at: Option<usize>, own: &[&str], other: &[&str]| {
             let before =
@@ -213,7 +214,7 @@ impl Kind<'_> {
         self.files.len() > 1 && self.said(pass, layer) < 0 && is_said()
     }
 
-    /// The ways to write a place: counted from 0 or from 1.
+    /// The placeholders that may replace number `at`: `{place}`, counted from 0 or from 1.
     fn places(&self, at: usize, place: &str) -> Vec<String> {
         let values = &self.values[at];
         let longest = values.iter().map(|digits| digits.len()).max().unwrap_or(1);

@@ -104,7 +104,7 @@ fn holds(sum: &[(&Family<'_>, usize); 1], parts: &[(&Family<'_>, usize)]) -> boo
             .map(|(at, x)| x - parts.iter().map(|part| part[at]).sum::<f64>())
             .collect();
         let least = parts.iter().map(|part| norm(part)).fold(f64::INFINITY, f64::min);
-        // NaN is no sum.
+        // A remainder that is NaN also fails this test.
         if !norm(&left).le(&(NEAR * norm(&whole)).min(OF_PART * least)) {
             return false;
         }

@@ -70,7 +70,7 @@ impl About {
 
     /// The metadata of the file.
     pub(super) fn metadata(&self) -> [(&'static str, String); 4] {
-        let run = serde_json::to_string(self).unwrap_or_else(|_| unreachable!("it has names for keys"));
+        let run = serde_json::to_string(self).unwrap_or_else(|_| unreachable!("all map keys are strings"));
         [
             ("format", FORMAT.to_owned()),
             ("format_version", VERSION.to_string()),

@@ -31,7 +31,7 @@ impl Branch {
     /// # Errors
     /// A description of the wrong part.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
-        let form = || format!("`{text}` is not a pass and the id of a token, as in p3=412");
+        let form = || format!("`{text}` is not of the form PASS=ID, with the id of a token, as in p3=412");
         let (place, token) = text.rsplit_once('=').ok_or_else(form)?;
         let token = token.trim().parse().map_err(|_| form())?;
         let address = Address::parse(place)?;

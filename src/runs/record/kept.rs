@@ -43,7 +43,7 @@ pub trait Kept: Send + Sync {
     /// Whether the values of `site` are kept.
     fn holds(&self, site: Site) -> bool;
 
-    /// Whether the recording has the values of `site`. It always has ids.
+    /// Whether the recording has the values of `site`. Every recording has the ids.
     fn tells(&self, site: Site) -> bool {
         site.stage.is_ids() || self.holds(site)
     }

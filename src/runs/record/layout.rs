@@ -38,7 +38,7 @@ pub struct Key {
     pub stage: Stage,
 }
 
-/// The range of a key's sites in its group.
+/// The range of a key's sites in the group of the key.
 struct Range {
     from: usize,
     to: usize,
@@ -70,7 +70,8 @@ const MOST_TENSORS: usize = 4000;
 
 impl Layout {
     /// The layout of a run with these passes: those of each sequence, numbered from 0, then the unshared ones of each
-    /// of `branches`. Every pass of a sequence except the first reads one token. `stages` are those that have a tensor.
+    /// of `branches`. Every pass of a sequence except the first reads one token. `stages` are the stages that have a
+    /// tensor.
     pub fn new(sizes: Sizes, passes: &[Vec<PassDims>], branches: &[Branch], stages: &[Stage]) -> Self {
         let mut groups = [Group::default(), Group::default()];
         for (course, passes) in passes.iter().enumerate() {
@@ -176,7 +177,7 @@ impl Layout {
         (group, range)
     }
 
-    /// The number of passes in the tensor: its rows in the tables.
+    /// The number of passes in the tensor, which is also its number of rows in the tables.
     pub fn rows(&self, key: Key) -> usize {
         let (group, range) = self.group(key);
         group.between(key.stage, Weight::One, &range)

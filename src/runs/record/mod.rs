@@ -6,7 +6,7 @@
 //! branches (B, 4)       sequence, run it branches from, last shared pass, the branch's token after it;
 //!                       the first branch is r1
 //! p0/L1/xq              a stage of a prompt's pass, under its address
-//! decode/L1/xq          the same stage of all passes after it, their rows one after the other
+//! decode/L1/xq          the same stage of all later passes, their rows one after the other
 //! index (N, 4)          for each row of stats and counts: course, pass, layer (−1: none), and stage (its number in
 //!                       the run's `stages`)
 //! stats (N, 4)          minimum, maximum, mean and standard deviation of the finite values
@@ -19,12 +19,12 @@
 //!
 //! A course is a sequence, or the unshared part of a branch. Courses of branches are numbered after the sequences
 //! (`course − sequences + 1` is the run). If there are several courses, names begin with the course: `s1/`, `r1/` or
-//! `r1/s1/` (nothing for sequence 0 of the run itself). If that would give too many names, all courses share `s*/`. A
+//! `r1/s1/` (nothing for sequence 0 of the original run). If that would give too many names, all courses share `s*/`. A
 //! stage whose row length differs between passes is stored in `decode` as one flat list of values.
 //!
 //! The position of each value follows from `passes` and the names alone ([`layout`]). All sizes are known before the
-//! first pass runs. Values are therefore written to their places as they arrive ([`writer`]), and what exceeds the
-//! budget is excluded beforehand ([`plan`]).
+//! first pass runs. Values are therefore written to their places as they arrive ([`writer`]), and values that exceed
+//! the budget are excluded beforehand ([`plan`]).
 
 pub mod about;
 mod branch;

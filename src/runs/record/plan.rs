@@ -173,8 +173,8 @@ impl Plan {
         ends.last().copied().unwrap_or(0)
     }
 
-    /// The file of a run that is recorded according to `about`. `passes` has the most passes that are possible, first
-    /// for each sequence, then for each branch. If there is a budget, the file stays within it.
+    /// The file of a run that is recorded according to `about`. `passes` has the passes of the longest possible run:
+    /// first those of each sequence, then those of each branch. If there is a budget, the file stays within it.
     ///
     /// # Errors
     /// [`Error::Usage`] if even the tokens and the statistics exceed the budget.
@@ -219,7 +219,7 @@ impl Plan {
 
     fn add(&mut self, name: String, dtype: Dtype, shape: Vec<usize>) -> usize {
         let start = self.data_bytes();
-        // In a damaged file the product may overflow. No tensor then has this shape.
+        // If a damaged file makes the product overflow, the result matches no tensor in the file.
         let count = shape.iter().copied().fold(1, usize::saturating_mul);
         let bytes = count.saturating_mul(dtype.bitsize() / 8);
         self.names.insert(name.clone(), self.tensors.len());
@@ -232,7 +232,7 @@ impl Plan {
         self.tensors.last().map_or(0, |last| last.start.saturating_add(last.bytes))
     }
 
-    /// The size of the header with its length field. It is an upper bound for fewer passes.
+    /// The size of the header with its length field. The header for fewer passes is not larger.
     pub(super) fn header_bytes(&self, about: &About) -> usize {
         8 + self.header(about).len().next_multiple_of(8)
     }
@@ -297,7 +297,7 @@ impl Plan {
     /// Takes the places of the tensors from the header of a file.
     ///
     /// # Errors
-    /// A message about a tensor that the header lacks, or has in another shape.
+    /// A message about a tensor that is missing in the header, or has another shape there.
     pub(super) fn placed(mut self, header: &Metadata) -> std::result::Result<Self, String> {
         for tensor in &mut self.tensors {
             let info = header.info(&tensor.name);
@@ -307,7 +307,7 @@ impl Plan {
                 None => {
                     let found = info.map_or("none".into(), |info| format!("{} {:?}", info.dtype, info.shape));
                     let Tensor { name, dtype, shape, .. } = tensor;
-                    return Err(format!("{name}: {dtype} {shape:?} is expected, and there is {found}"));
+                    return Err(format!("{name}: expected {dtype} {shape:?}, found {found}"));
                 }
             }
         }

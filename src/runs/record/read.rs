@@ -79,8 +79,8 @@ impl Trace {
         self.plan.layout.branches()
     }
 
-    /// The passes of a sequence of a run, with numbers of its own. The passes of a branch include the shared ones.
-    /// Empty if there is no such sequence.
+    /// The passes of a sequence of a run; each sequence counts its own passes. The passes of a branch include the
+    /// shared ones. Empty if there is no such sequence.
     pub fn passes(&self, run: Run, sequence: usize) -> &[Pass] {
         let course = self.course(run, sequence);
         course.and_then(|course| self.passes.get(course)).map_or(&[], |passes| passes)
@@ -176,11 +176,11 @@ impl Trace {
     /// The reason why the values of `site` are neither kept nor derivable.
     pub fn why_not(&self, site: Site) -> String {
         match (self.about.keep, self.about.budget) {
-            (Keep::Stats, _) => "it was recorded with --keep stats".into(),
+            (Keep::Stats, _) => "the trace was recorded with --keep stats".into(),
             (_, Some(budget)) if self.stages.contains(&site.stage) => {
-                format!("it was left out to stay within a budget of {budget} bytes")
+                format!("the values were left out to stay within a budget of {budget} bytes")
             }
-            _ => "it was not kept".into(),
+            _ => "the values were not kept".into(),
         }
     }
 
@@ -197,8 +197,8 @@ impl Trace {
     /// kept.
     ///
     /// # Errors
-    /// [`Error::Model`] if the values differ from the recorded ones. Every block of the rows is verified before its
-    /// first use.
+    /// [`Error::Model`] if the values do not match their SHA-256 in the file. Every block of the rows is verified
+    /// before its first use.
     pub fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
         if let Some(token) = self.chosen(site) {
             let id = ArrayD::from_elem(IxDyn(&[1, 1]), i64::from(token));

@@ -31,7 +31,7 @@ impl Target {
             || path.file_name().is_none()
             || !fs::metadata(folder).is_ok_and(|about| about.is_dir())
         {
-            return Err(Error::output("the trace cannot be written there")
+            return Err(Error::output("the trace cannot be written to this path")
                 .in_file(path)
                 .expected("the path of a file in a directory that exists")
                 .next("make the directory first, or choose another --out"));
@@ -54,7 +54,7 @@ impl Target {
             Ok(about) if about.is_dir() => "a directory".to_owned(),
             Ok(_) => "a link, pipe or device".to_owned(),
         };
-        Err(Error::output("the trace cannot be written there")
+        Err(Error::output("the trace cannot be written to this path")
             .in_file(&self.path)
             .expected("a path that does not exist yet, or with --force a file")
             .found(found)

@@ -45,7 +45,7 @@ pub struct Writer {
     failed: Option<Error>,
 }
 
-/// A stage of a pass with missing rows.
+/// A stage of a pass, some rows of which have not arrived yet.
 #[derive(Default)]
 struct Open {
     sum: Summing,
@@ -62,7 +62,8 @@ struct Piece<'a> {
     bytes: &'a [u8],
     /// Its offset in the values of its stage, in bytes.
     at: usize,
-    /// The digest of the block up to this piece. `None` if the part before it did not arrive directly before.
+    /// The digest of the block up to this piece. `None` if the bytes before this piece did not arrive immediately
+    /// before it.
     digest: Option<Context>,
     sum: Summing,
 }
@@ -75,7 +76,10 @@ impl Writer {
     pub fn begin(target: &Target, about: About, plan: Plan, texts: TextsOf) -> Result<Self> {
         let folder = target.begin()?;
         let failed = |error: io::Error| {
-            Error::output("the trace cannot be written").in_file(target.path()).found(error).next("make room")
+            Error::output("the trace cannot be written")
+                .in_file(target.path())
+                .found(error)
+                .next("free some disk space")
         };
         let path = folder.path().join("trace");
         let file = File::options().read(true).write(true).create_new(true).open(path).map_err(failed)?;
@@ -110,7 +114,7 @@ impl Writer {
     fn own(&self, site: Site) -> (Site, PassDims) {
         let dims = self.passes[site.sequence].last();
         let dims =
-            dims.copied().unwrap_or_else(|| unreachable!("a pass offers what is of its own sequences"));
+            dims.copied().unwrap_or_else(|| unreachable!("a pass offers only stages of its own sequences"));
         (Site { pass: dims.pass, ..site }, dims)
     }
 
@@ -204,7 +208,7 @@ impl Writer {
             Error::output("the trace cannot be written")
                 .in_file(target.path())
                 .found(error)
-                .next("make room, or give a --budget")
+                .next("free some disk space, or give a --budget")
         })?;
         target.commit(&self.folder.path().join("trace"))?;
         Ok(bytes)
@@ -335,7 +339,7 @@ impl Probe for Writer {
         }
         if let Err(error) = self.write(site, rows, values) {
             let error = Error::output("the trace cannot be written").at(site).found(error);
-            self.failed = Some(error.next("make room, or give a --budget"));
+            self.failed = Some(error.next("free some disk space, or give a --budget"));
         }
     }
 }

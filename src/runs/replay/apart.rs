@@ -37,7 +37,7 @@ impl Apart {
         thread.map(Self).map_err(|error| Error::no_thread(purpose, &error))
     }
 
-    /// Does nothing: the thread works.
+    /// Does nothing, because the thread does the work.
     pub(super) fn step(&mut self) {}
 
     /// Waits for the thread's end. Returns whether it ended without a panic.

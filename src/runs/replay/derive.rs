@@ -24,8 +24,8 @@ pub fn is_derivable(stage: Stage) -> bool {
     stage.info().derived_from.is_some()
 }
 
-/// Whether `stage` can be computed from other kept stages of all passes so far, or from the sampler settings. A trace
-/// need not keep it.
+/// Whether `stage` can be computed from kept stages of this and earlier passes, if necessary with the sampler settings.
+/// A trace need not keep such a stage.
 pub fn follows(stage: Stage) -> bool {
     is_derivable(stage) || matches!(stage, Stage::CacheK | Stage::CacheV | Stage::Probs | Stage::Nucleus)
 }
@@ -40,7 +40,7 @@ pub fn is_derived(backend: &dyn Backend, stage: Stage) -> bool {
         Op::Silu => Operation::Silu,
         Op::Mul => Operation::Mul,
         Op::Add => Operation::Add,
-        // The others copy values or build the mask; nothing is computed.
+        // The other operations copy values or build the mask, so all backends give the same bits.
         _ => return true,
     };
     backend.bit_exact(operation)
@@ -65,21 +65,22 @@ impl Rows {
         Self { frame, first }
     }
 
-    /// These rows of a float32 stage.
+    /// The values of `rows` of a float32 stage.
     pub(crate) fn floats(&self, rows: Range<usize>) -> &[f32] {
         let width = self.frame.shape().last().copied().unwrap_or(1);
         &values(&self.frame)[(rows.start - self.first) * width..(rows.end - self.first) * width]
     }
 
-    /// These rows.
+    /// The values of `rows`.
     pub(crate) fn values(&self, rows: Range<usize>) -> Values<'_> {
         let width = self.frame.shape().last().copied().unwrap_or(1);
         self.frame.values().slice((rows.start - self.first) * width..(rows.end - self.first) * width)
     }
 }
 
-/// The frame of `site`, whose stage [`is_derivable`]. `input` gives the frames it depends on, and may derive them in
-/// turn. The input of a layer is requested under the site that holds it.
+/// The frame of `site`, whose stage [`is_derivable`]. `input` returns the frames that it depends on, and may itself
+/// derive them. The input of a layer is requested under the site that holds it: the embedding or the output of the
+/// previous layer.
 ///
 /// # Errors
 /// The errors of `input`, and [`Error::Interrupted`] if `stop` was set.
@@ -108,7 +109,7 @@ pub fn derive(
 /// Reshapes `frame`, which has all values of a stage, to `shape`.
 pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
     fn to<T>(array: ArrayD<T>, shape: &[usize]) -> ArrayD<T> {
-        array.into_shape_with_order(shape).unwrap_or_else(|_| unreachable!("the rows are all of them"))
+        array.into_shape_with_order(shape).unwrap_or_else(|_| unreachable!("the frame has all rows"))
     }
     let data = match frame.data {
         FrameData::F32(array) => FrameData::F32(to(array, shape)),
@@ -118,11 +119,11 @@ pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
     Frame { data, ..frame }
 }
 
-/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` gives the rows they depend on, or
-/// more.
+/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` returns at least the rows that they
+/// depend on.
 ///
 /// # Errors
-/// Those of [`derive()`].
+/// The errors of [`derive()`].
 pub fn derive_rows(
     site: Site,
     rows: Range<usize>,
@@ -141,7 +142,7 @@ pub fn derive_rows(
     let source = |number: usize| match from[number] {
         Input::Stage(stage) => site.other(stage),
         Input::LayerInput => site.layer_input(),
-        Input::Positions => unreachable!("positions are no stage"),
+        Input::Positions => unreachable!("positions are not a stage"),
     };
     let all = |site: Site| 0..sizes.rows(site.stage.axes(), dims);
     let Sizes { heads, kv_heads, head_dim: c, .. } = *sizes;

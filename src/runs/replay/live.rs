@@ -1,5 +1,5 @@
-//! A run that is being watched. A worker owns the model and the session. It runs on its own thread if there are
-//! threads. The viewer's side answers from the store, and asks the worker for everything else.
+//! A live run that a viewer shows. A worker owns the model and the session. The worker runs on its own thread if the
+//! platform has threads. The viewer's side answers from the store, and asks the worker for everything else.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -30,10 +30,12 @@ use llama_trace_formats::tokenizer::Tokenizer;
 /// Default limit of frame memory, in bytes.
 pub const DEFAULT_MEMORY: usize = 1 << 30;
 
-/// The smallest frame memory for a viewer, in bytes: the largest vocabularies' row is then a small part of it.
+/// The smallest frame memory for a viewer, in bytes. A row of logits takes only a small part of it, even with the
+/// largest vocabularies.
 pub const LEAST_MEMORY: usize = 16 << 20;
 
-/// Values that the viewer's side summarises or sorts itself, while a key press waits. The worker handles larger ones.
+/// The largest number of values that the viewer's side summarises or sorts itself, while a key press waits. The worker
+/// handles larger numbers of values.
 const AT_ONCE: usize = 1 << 15;
 
 /// Columns of the progress bar.
@@ -49,7 +51,7 @@ pub(super) struct Over {
     pub(super) label: Label,
     pub(super) member: Member,
     pub(super) stop: Stop,
-    /// The error for asking for another pass.
+    /// The error if another pass is requested.
     pub(super) why: Error,
 }
 
@@ -101,7 +103,8 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // Stops the worker only if it is computing: the stop flag belongs to the model, which others may use too.
+        // Stops the worker only if it is computing: the stop flag belongs to the model, which other workers may use
+        // too.
         self.progress.over.store(true, Ordering::SeqCst);
         self.progress.stop(&self.stop, None);
         // After a panic there is no worker that could obey the request to stop.
@@ -141,17 +144,17 @@ impl Live {
     }
 
     /// [`Live::start`] for a run that reads `forced` after its prompt, one token after each pass, in place of the drawn
-    /// ones.
+    /// tokens.
     ///
     /// # Errors
-    /// Those of [`Live::start`].
+    /// The errors of [`Live::start`].
     pub fn start_forced(model: Arc<Model>, start: Start, forced: Vec<u32>) -> Result<Self> {
         let store = Arc::new(Mutex::new(Store::new(start.memory)));
         Self::start_as(Member::alone(), store, model, start, forced)
     }
 
     /// Starts one of the sequences of a model; their frames share a store. The `forced` tokens follow its prompt in
-    /// place of the drawn ones.
+    /// place of the drawn tokens.
     pub(super) fn start_as(
         member: Member,
         store: Arc<Mutex<Store>>,
@@ -299,7 +302,7 @@ impl Live {
         self.capacity
     }
 
-    /// The error for asking for another pass.
+    /// The error if another pass is requested.
     fn why(&self, ended: Ended) -> Error {
         let (tokens, context) = (self.capacity, self.outline.card.config.context);
         match ended {
@@ -307,7 +310,7 @@ impl Live {
                 let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
                 let last = last.map_or("", |token| &token.text);
                 Error::prompt(format!("the text has ended: the model sampled its end-of-text token {last}"))
-                    .next("press b on a line of probs to continue with that token")
+                    .next("press b on a line of probs to continue with the token of this line")
             }
             Ended::Full if tokens < context => Error::prompt("the reserved context is full")
                 .expected(format!("at most {tokens} tokens"))
@@ -425,10 +428,12 @@ impl Source for Live {
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
         if !self.is_asked(query) {
             let (run, here) = (self.outline.run, self.outline.sequence);
-            return Poll::Ready(Err(Error::usage(format!("{query}: this is sequence {here} of {run}"))));
+            return Poll::Ready(Err(Error::usage(format!(
+                "{query} is not possible: only sequence {here} of {run} is open"
+            ))));
         }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
-            // A later answer would not be fetched.
+            // A later reply of the worker would not be fetched, so the query is not pending any more.
             self.pending.remove(query);
             return Poll::Ready(Ok(answer));
         }
@@ -479,7 +484,7 @@ impl Source for Live {
             return Err(self.why(ended));
         }
         if self.advancing && self.is_opening() {
-            // It follows directly after the prompt.
+            // The requested pass follows directly after the prompt.
             self.draws = self.draws.max(2);
         }
         if !self.advancing {

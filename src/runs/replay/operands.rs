@@ -1,5 +1,5 @@
-//! Reads the operands of an explanation: those of a stage from the smallest block that contains them, those of a weight
-//! from the model.
+//! Reads the operands of an explanation: numbers of a stage from the smallest block that contains them, and numbers of
+//! a weight from the model.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use llama_trace_core::trace::{Block, PassDims, Region, Run, WeightRows};
 use llama_trace_engine::backend::WholeRows;
 use llama_trace_engine::model::Model;
 
-/// The numbers of a line of a stage with shape `shape`; `block` gives a block that contains a region of it.
+/// The numbers of a line of a stage with shape `shape`; `block` returns a block that contains a region of the stage.
 ///
 /// # Errors
-/// Those of `block`.
+/// The errors of `block`.
 pub(super) fn of_stage(
     line: Line,
     shape: &[usize],
@@ -44,7 +44,7 @@ pub(super) fn of_stage(
 /// The numbers of a line of a weight.
 ///
 /// # Errors
-/// Those of [`Model::rows`].
+/// The errors of [`Model::rows`].
 pub(super) fn of_weight(model: &Model, line: Line) -> Result<Vec<f32>> {
     let (rows, first) = rows_of(model, line);
     let values = model.rows(&rows)?;
@@ -54,7 +54,7 @@ pub(super) fn of_weight(model: &Model, line: Line) -> Result<Vec<f32>> {
 /// Implements [`llama_trace_core::explain::Operands::whole`].
 ///
 /// # Errors
-/// Those of [`Model::rows`].
+/// The errors of [`Model::rows`].
 pub(super) fn whole(
     model: &Model,
     row: Line,
@@ -80,7 +80,7 @@ pub(super) fn whole(
 
 /// The rows of a weight that contain a line, and the index of their first value.
 fn rows_of(model: &Model, line: Line) -> (WeightRows, usize) {
-    let Place::Weight(layer, weight) = line.place else { unreachable!("{} is no weight", line.place) };
+    let Place::Weight(layer, weight) = line.place else { unreachable!("{} is not a weight", line.place) };
     let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
     let width = match weight.axes() {
         [_, inputs] => model.sizes().axis(*inputs, nothing),
@@ -105,7 +105,7 @@ fn spanned(shape: &[usize], line: Line) -> Region {
     Region((0..shape.len()).map(of_axis).collect())
 }
 
-/// Adds every `step`-th value of a run of a block, at most `most`.
+/// Adds every `step`-th value of the contiguous range `run` of a block, at most `most` values.
 fn taken<T: Copy>(
     numbers: &mut Vec<f32>,
     array: &ArrayD<T>,

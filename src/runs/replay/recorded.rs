@@ -43,10 +43,11 @@ use llama_trace_formats::tokenizer::Tokenizer;
 /// The advice if weights are needed.
 const NEEDS_MODEL: &str = "open the trace with --model and the model that it was recorded from";
 
-/// The same for run B, which is compared with run A. Computing B's values from a model would give the expected ones,
+/// The advice for run B, which is compared with run A. With a model, the computation would give the expected values,
 /// not B's.
-const WRITE_IT: &str = "let B write it too: no values of B are computed here";
-const OTHER_SIDE: &str = "B is shown only as it was written; --model explains A's number";
+const WRITE_IT: &str = "write this stage in B too: values of B are read, not computed";
+const OTHER_SIDE: &str =
+    "B's values are shown only as they were written; with --model, A's value can be explained";
 
 /// An open trace, with its model if that is available.
 pub struct Recorded {
@@ -72,16 +73,16 @@ impl Recorded {
         Self { trace, judged: None, model, tokenizer, memory, store, turn: Arc::default() }
     }
 
-    /// The same source, shown as run `run` beside the run it is compared with. Messages use that name.
+    /// The same source, shown under the name of run `run` beside the run it is compared with. Messages use this name.
     #[must_use]
     pub fn judged_as(self, run: Run) -> Self {
         Self { judged: Some(run), ..self }
     }
 
-    /// Opens a sequence of the run itself or of a branch.
+    /// Opens a sequence of the original run or of a branch.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is none with this number, or no thread can be started.
+    /// [`Error::Usage`] if there is no such run or sequence, or no thread can be started.
     pub fn open(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         let sequences = self.trace.sequences();
         if sequence >= sequences {
@@ -95,7 +96,7 @@ impl Recorded {
         let turn = Arc::clone(&self.turn);
         let member = Member { run, sequence, sequences, shares: sequences, turn };
         let sampler = match sampler(&*self.trace, sequence)? {
-            // With the model, the most likely token of the recorded logits can be given.
+            // If the sampler settings are unknown but there is a model, the most likely token is taken.
             None if self.model.is_some() => Some(greedy()?),
             sampler => sampler,
         };
@@ -153,7 +154,7 @@ impl Recorded {
                 let more = if count > TOLD { format!(", to r{count}") } else { String::new() };
                 Error::usage(format!("there is no {run} of s{sequence}"))
                     .found(format!("{}{more}", named.join(", ")))
-                    .next("an address names both: r1:s0/p0/L0/xq")
+                    .next("name both in the address, as in r1:s0/p0/L0/xq")
             }
         })
     }
@@ -202,7 +203,7 @@ fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
     let sampler = Sampler::new(drawing.sampling);
     // A wrong value comes from the file, not from an option.
     let sampler = sampler.map_err(|_| {
-        Error::model("the sampler settings in the trace are impossible")
+        Error::model("the sampler settings in the trace are not valid")
             .at(trace.place())
             .expected("a temperature of 0 or more, and top-p over 0 and up to 1")
             .found(format!("temperature {temperature}, top-p {top_p}"))
@@ -253,7 +254,7 @@ impl OfModel {
 /// The worker that reads a sequence of the file.
 struct Reader {
     trace: Arc<dyn Kept>,
-    /// The run name it is shown under, if it is compared with another run.
+    /// The name under which the run is shown, if it is compared with another run.
     judged: Option<Run>,
     run: Run,
     sequence: usize,
@@ -340,7 +341,7 @@ impl Serves for Reader {
 }
 
 impl Reader {
-    /// The cosines or sines of a line of those stages, computed from the run's own configuration.
+    /// The numbers of a line of `rope_cos` or `rope_sin`, computed from the run's own configuration.
     fn angles(&self, line: Line, site: Site) -> Option<Vec<f32>> {
         let (rules, precision) = (self.rules(), self.trace.card().precision);
         let of = rules.of(site).filter(|_| self.judged.is_none())?;
@@ -378,7 +379,7 @@ impl Reader {
 
     fn no(&self, site: Site) -> Error {
         Error::usage(format!("there is no {site} in this trace"))
-            .next("`llama-trace log --trace FILE` lists what there is")
+            .next("`llama-trace log --trace FILE` lists what the trace has")
     }
 
     fn largest(&self) -> usize {
@@ -443,7 +444,7 @@ impl Reader {
         let logits = self.rows(at.site.other(Stage::Logits), last..last + 1)?;
         let sampler = match (&self.sampler, at.setting) {
             (Some(sampler), _) => sampler.clone(),
-            // A setting to try does not need the run's own.
+            // A setting that the user tries does not need the run's own settings.
             (None, Some(_)) => greedy()?,
             (None, None) => return Err(self.not_here(at.site)),
         };

@@ -1,5 +1,5 @@
-//! Several sequences of one model. Each is a separate live run, which starts when it is first viewed. Alone it has the
-//! same bits as in a batch.
+//! Several sequences of one model. Each is a separate live run, which starts when it is first viewed. A sequence has
+//! the same bits here as in a batch.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,8 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::Run;
 use llama_trace_engine::model::{KvCache, Model};
 
-/// The largest number of further runs, and the divisor of their share of the permanently kept frames: all of them
-/// together use half of the budget.
+/// `MOST` is the largest number of further runs. A further run permanently keeps layer inputs of its first pass, but at
+/// most 1/`SHARES` of those that a single run may keep.
 const MOST: usize = 16;
 const SHARES: usize = 8;
 
@@ -27,7 +27,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// A sequence for each of `starts`. The memory limit of the first applies to all together.
+    /// A sequence for each of `starts`. The memory limit of the first start applies to all sequences together.
     pub fn new(model: Arc<Model>, starts: Vec<Start>) -> Self {
         let memory = starts.first().map_or(0, |start| start.memory);
         let store = Arc::new(Mutex::new(Store::new(memory)));
@@ -48,11 +48,12 @@ impl Sequences {
     /// the free memory, and at least room for the tokens that will be run.
     ///
     /// # Errors
-    /// Those of [`Live::start`], and [`Error::Usage`] if there is no such sequence.
+    /// The errors of [`Live::start`], and [`Error::Usage`] if there is no such sequence.
     pub fn open(&self, sequence: usize) -> Result<Live> {
         let sequences = self.starts.len();
         let start = self.starts.get(sequence).ok_or_else(|| {
-            Error::usage(format!("there is no sequence {sequence}")).expected(format!("one of {sequences}"))
+            Error::usage(format!("there is no sequence {sequence}"))
+                .expected(format!("a number below {sequences}"))
         })?;
         let mut start = start.clone();
         if sequences > 1 {
@@ -67,11 +68,11 @@ impl Sequences {
         Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
     }
 
-    /// Starts a further run over other tokens, in the same memory budget and with the sampler of the first. It uses the
-    /// same model, or `model`, which must have its sizes.
+    /// Starts a further run over other tokens, in the same memory budget and with the sampler of the first run. It uses
+    /// the same model, or `model`, which must have the same sizes.
     ///
     /// # Errors
-    /// Those of [`Live::start`], and [`Error::Usage`] if there are too many runs.
+    /// The errors of [`Live::start`], and [`Error::Usage`] if there are too many runs.
     pub fn another(&self, run: Run, ids: Vec<u32>, model: Option<Arc<Model>>) -> Result<Live> {
         let Some(start) = self.starts.first() else {
             return Err(Error::usage("there is no run to give another prompt to"));
@@ -86,7 +87,7 @@ impl Sequences {
         let Model { config, backend, .. } = &*model;
         let needed = start.ids.len() + start.draws;
         let part = || KvCache::part_of_free(config, &**backend, 2).max(needed).min(config.context);
-        // The user's context, if the prompt fits.
+        // The context that the user gave, if the prompt fits.
         start.context = start.context.filter(|&tokens| tokens >= needed).or_else(|| Some(part()));
         let turn = Arc::clone(&self.turn);
         let member = Member { run, sequence: 0, sequences: 1, shares: SHARES, turn };

@@ -133,8 +133,7 @@ pub(super) trait Serves {
     fn branch(&mut self, run: Run, fork: Fork) -> Result<()>;
 }
 
-/// Answers requests one after the other. If it is to begin, a first pass is waiting. Queries come before passes. Each
-/// run receives its own answers.
+/// Answers requests one after the other, queries before passes. Each run receives its own answers.
 pub(super) struct Serving<W> {
     who: W,
     member: Member,

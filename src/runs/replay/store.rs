@@ -119,8 +119,8 @@ impl Store {
         Some(Arc::clone(&cached.block.frame))
     }
 
-    /// Makes room for `bytes` of frames under construction. They count until [`Store::release`]. Release the bytes of
-    /// each frame that is stored meanwhile.
+    /// Makes room for `bytes` of frames under construction. The bytes count towards the budget until
+    /// [`Store::release`]. The caller releases the bytes of each frame that it stores meanwhile.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.reserved += bytes;
         self.evicted.retain(|(frame, _)| frame.strong_count() > 0);

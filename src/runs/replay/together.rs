@@ -22,8 +22,8 @@ use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// The largest relative distance ‖run − recorded‖ / ‖recorded‖ for an answer that uses both. It is larger than the
-/// rounding of any precision, and smaller than the effect of a mistake.
+/// The largest relative distance ‖run − recorded‖ / ‖recorded‖ at which an answer may use both the model's run and the
+/// trace. It is larger than the rounding of any precision, and smaller than the effect of a mistake.
 const NEAR: f64 = 0.05;
 
 /// Starts the model's run.
@@ -40,11 +40,12 @@ pub(super) struct Together {
     unanswered: HashSet<(Discriminant<Query>, Site)>,
 }
 
-/// The model's run: the model, the sequence, the sampler and the tokenizer.
+/// The parameters of the model's run: the model, the sequence, the sampler and the tokenizer.
 type Asked = (Arc<Model>, Member, Sampler, Option<Arc<dyn Tokenizer>>);
 
 impl Together {
-    /// The model runs over the tokens of `passes` as soon as something is asked for that `trace` lacks.
+    /// A trace with its model. The model runs over the tokens of `passes` from the first query on that `trace` cannot
+    /// answer.
     pub(super) fn new(
         (trace, kept): (Live, Arc<dyn Kept>),
         run: Asked,
@@ -94,7 +95,7 @@ impl Together {
     }
 
     /// The model's answer to a query for which the trace lacks operands. An explained number that the trace has is
-    /// shown with its recorded value, even if the model's differs.
+    /// shown with its recorded value, even if the model's value differs.
     fn instead(&mut self, query: &Query) -> Poll<Result<Answer>> {
         match self.strange(query) {
             Poll::Ready(Ok(())) => {}
@@ -135,9 +136,9 @@ impl Together {
         })
     }
 
-    /// An error if the model's values may not stand in for the trace's in the answer to `query`, because over the same
-    /// tokens its values differ too much from the recorded ones. This is checked only for queries about the prediction;
-    /// other answers show both values.
+    /// An error if the answer to `query` must not use values of the model, because they differ too much from the
+    /// recorded values of the same tokens. This is checked only for queries about the prediction; other answers show
+    /// both values.
     fn strange(&mut self, query: &Query) -> Poll<Result<()>> {
         let sizes = self.trace.outline().card.sizes();
         let last = Site {
@@ -148,7 +149,7 @@ impl Together {
         let (of, takes, sites) = match query {
             Query::Lens(at) => {
                 let layer = at.site.layer.unwrap_or(0);
-                let takes = format!("ffn_residual of layer {layer} and of the last");
+                let takes = format!("ffn_residual of layer {layer} and of the last layer");
                 (
                     "the lens",
                     takes,
@@ -190,11 +191,11 @@ impl Together {
             // NaN counts as too far.
             if apart.is_nan() || apart.sqrt() > NEAR * size.sqrt() {
                 return Poll::Ready(Err(Error::usage(format!(
-                    "{site} of the trace differs from the model's over the same tokens, and the trace does not have all that {of} needs: the result would \
-                     be the model's and not the trace's"
+                    "{site} differs between the trace and the model's run over the same tokens, and the trace does not have all values that {of} needs: the \
+                     result would be that of the model's run"
                 ))
                 .expected(takes)
-                .next("record these; `llama-trace diff` says where the trace and the model differ")));
+                .next("record these stages; `llama-trace diff` says where the trace and the model differ")));
             }
         }
         Poll::Ready(Ok(()))

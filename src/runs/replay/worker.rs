@@ -1,8 +1,9 @@
 //! The computing side of a live run.
 //!
 //! A pass keeps the inputs of some of its layers, as many as the budget allows. Other values are recomputed from the
-//! nearest kept input, or from the embedding. The functions and the numbers are the same, and so are the bits. The KV
-//! cache still has the keys and values of all positions; a recomputed layer overwrites its own with equal values.
+//! nearest kept input, or from the embedding. The functions and their inputs are the same, so the results have the same
+//! bits. The KV cache still has the keys and values of all positions; a recomputed layer overwrites its keys and values
+//! with equal ones.
 
 mod branches;
 mod explanation;
@@ -83,7 +84,7 @@ impl Probe for Watch<'_> {
 
 impl Serves for Worker<'_> {
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
-        // Shared passes of a branch are answered by the run that computed them.
+        // Queries about shared passes of a branch are answered by the run that computed these passes.
         let query = match query.site() {
             Some(site) => {
                 let owner = lock(&self.store).own(site).run;
@@ -170,7 +171,7 @@ impl<'m> Worker<'m> {
         let most = lock(&self.store).inputs();
         let largest = lock(&self.store).largest();
         let layers: Vec<usize> = if dims.pass == 0 {
-            // As many as fit, evenly spaced. The last is the input of the final norm.
+            // The outputs of as many layers as fit, evenly spaced. The last one is the input of the final norm.
             let count = (most / self.member.shares / input).min(sizes.layers);
             (0..sizes.layers)
                 .filter(|layer| (layer + 1) * count / sizes.layers > layer * count / sizes.layers)
@@ -228,7 +229,7 @@ impl<'m> Worker<'m> {
         Ok(block)
     }
 
-    /// The spread of `part`, from the frame if the stage fits in memory, else from a new run of it.
+    /// The spread of `part`, from the frame if the stage fits in memory, else from a new run of the stage.
     fn spread(&mut self, part: Part) -> Result<Spread> {
         let (dims, sizes) = self.dims(part.site)?;
         if bytes(part.site.stage, &sizes, dims) <= lock(&self.store).largest() {
@@ -357,7 +358,7 @@ impl<'m> Worker<'m> {
         own.ok_or_else(|| missing(site))
     }
 
-    /// Passes the part of the pass that contains `site` to `probe`; for logits only `rows`.
+    /// Runs the part of the pass that contains `site` again, with `probe`; for logits, only `rows`.
     fn run(&mut self, site: Site, rows: Range<usize>, probe: &mut dyn Probe) -> Result<()> {
         let layers = self.session.model.config.layers;
         let dims = self.passes[site.pass].dims;
@@ -402,7 +403,7 @@ impl<'m> Worker<'m> {
         Ok(())
     }
 
-    /// The site of the input of `layer` in `pass`; not for the first layer.
+    /// The site of the input of `layer` in `pass`. `layer` must not be the first.
     fn input_of(&self, pass: usize, layer: usize) -> Site {
         let (run, sequence) = (self.branches.here, self.member.sequence);
         Site { run, sequence, ..Site::layer(pass, layer - 1, Stage::FfnResidual) }

@@ -11,7 +11,7 @@ use llama_trace_core::trace::Address;
 
 /// Maximum size of a file of marks, in bytes.
 const MOST: u64 = 1 << 20;
-/// Maximum number of symbolic links that lead to each other, as in Linux.
+/// Maximum length of a chain of symbolic links, as in Linux.
 const MOST_LINKS: usize = 40;
 
 /// The file that keeps the marks.
@@ -233,7 +233,7 @@ mod tests {
         marks.set(letter, Mark { address: address.to_owned(), words: String::new() });
     }
 
-    /// Two tracers that use one file, as in a lesson.
+    /// Two tracers use one file, as in a lesson.
     #[test]
     fn what_others_marked_meanwhile_stays_and_is_known() {
         let folder = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ mod tests {
         other.save().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/tokens\nb p0/L0/xq\n");
         assert_eq!(other.list(), "a p0/tokens · b p0/L0/xq");
-        // The letter has the mark that was set last.
+        // Both tracers have set the letter `a`. The file has the mark that was set last.
         set(&mut other, 'a', "p0/L1/xq");
         other.save().unwrap();
         set(&mut one, 'c', "p0/logits");

@@ -31,8 +31,8 @@ const BAR: usize = 24;
 pub struct Parts;
 
 impl Parts {
-    /// The question for the difference between the likeliest token and a second token: the one chosen in the list that
-    /// is sorted by value, or else the runner-up.
+    /// The question for the difference between the logits of the likeliest token and a second token. The second token
+    /// is the one that the user chose in the list sorted by value, or else the runner-up.
     fn question(app: &App) -> AttributionAt {
         let token = app.cursor.selected.get(Axis::Token, app.dims().tokens);
         let vocab = app.outline().card.sizes().vocab;

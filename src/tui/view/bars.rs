@@ -19,7 +19,7 @@ use super::{legend, list};
 #[derive(Debug)]
 pub struct Bars;
 
-/// The other heads that fit below the current one, in order; the first head follows the last.
+/// The other heads that fit below the current one, in order. After the last head comes the first one.
 fn others(app: &App, body: Rect) -> impl Iterator<Item = usize> {
     let (shape, own) = (app.shape(), app.index()[0]);
     let (heads, keys) = (shape[0].max(1), shape[2]);
@@ -46,7 +46,8 @@ impl View for Bars {
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
-        // Queries are the columns. One query fills the panel.
+        // In this layout, keys are rows and queries are columns. A column is as wide as the panel, so only one query is
+        // shown.
         let (shape, index) = (app.shape(), app.index());
         let (rows, columns, cursor) = (shape[2], shape[1], (index[2], index[1]));
         let cell = body.width.max(1);

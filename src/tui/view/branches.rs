@@ -52,7 +52,7 @@ fn parts(row: &BranchRow) -> String {
     match row.parent {
         Some((of, pass)) if row.same_token => format!("same as {of} after p{pass}"),
         Some((of, pass)) => format!("forks from {of} after p{pass}"),
-        None if row.run == Run::ITSELF => "the run itself".to_owned(),
+        None if row.run == Run::ITSELF => "the original run".to_owned(),
         None if !row.without.is_empty() => {
             format!("without {}", text::visible(&row.without.join(", ")))
         }

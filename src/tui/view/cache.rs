@@ -156,7 +156,7 @@ impl View for Cache {
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
         let (_, each) = strips(app, values_room(app, layout));
-        let dims = [format!(" · → head dim, {each} per cell"), format!(" · → {each} per cell")];
+        let dims = [format!(" · → head dim, {each} each"), format!(" · → {each} each")];
         let dims = (each > 1).then(|| Piece::forms(dims, app.theme.dim()).rank(1));
         let keys = grid::range(app, "↓", Axis::Key, &layout.visible_rows(app), layout.rows);
         let new = [" · + written by this pass", " · + is new"].map(str::to_owned);

@@ -266,7 +266,7 @@ impl Writer<'_> {
             true if bars => "the terms, the largest first: █ adds, ░ subtracts; cumulative % of all |terms|",
             true if shares => "the terms, largest first; cumulative % of all |terms|",
             true => "the terms, the largest first",
-            false => "operand by operand: the result after each",
+            false => "the operands, each with the result so far",
         };
         self.text(heading, theme.dim());
         if let Some(factors) = &factors {
@@ -307,12 +307,12 @@ impl Writer<'_> {
         }
         if explanation.rest.count > 0 {
             let others = match explanation.rest.count {
-                1 => "the other one".to_owned(),
-                count => format!("the other {count}"),
+                1 => "the other term".to_owned(),
+                count => format!("the other {count} terms"),
             };
             let (together, most) = match explanation.rest.together {
                 Together::Sum(sum) => (sum, ""),
-                Together::Largest(most) => (most, " at most"),
+                Together::Largest(most) => (most, " or less"),
             };
             let together = text::right(&number(together), NUMBER);
             self.push(Line::from(vec![
@@ -445,7 +445,7 @@ impl Writer<'_> {
             self.text(&about, theme.token());
         }
         let values = match self.app.weight_values(weight) {
-            None => return self.text("reading it …", theme.dim()),
+            None => return self.text("reading the row …", theme.dim()),
             Some(Err(reason)) => return self.text(reason, theme.error()),
             Some(Ok(values)) => values,
         };
@@ -501,7 +501,7 @@ impl Writer<'_> {
     }
 
     /// The part of an address that differs from `of`. Texts of tokens take up to `columns` columns; 0 omits the texts.
-    /// `runs` are further indices.
+    /// `runs` are further indices, as text.
     fn address(
         &self,
         address: &Address,

@@ -111,7 +111,7 @@ impl Diagram {
         diagram
     }
 
-    /// The first possible row of a box that reads another box.
+    /// The first possible row of a box that reads box number `read`.
     fn below(&self, read: usize, joins: bool) -> usize {
         let spot = &self.spots[read];
         // A box that reads the layer's input is in the same row as the input. A box that adds a sublayer's
@@ -152,8 +152,8 @@ impl Diagram {
         row.min_by_key(|(_, spot)| spot.at.1.abs_diff(lane)).map(|(number, _)| number)
     }
 
-    /// Number of lanes that a box can fill: its own lane, and the lanes to its right that have no box and no edge in
-    /// its row.
+    /// Number of lanes that a box can fill: its own lane, and the lanes to its right, up to the first one with a box or
+    /// an edge in this row.
     pub(super) fn span(&self, number: usize) -> usize {
         let (row, lane) = self.spots[number].at;
         let crossed = |lane: usize| {

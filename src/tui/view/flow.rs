@@ -182,7 +182,7 @@ impl Drawn {
             _ => Rect { x: area.x + 1, y: area.y + 1, width: area.width - 2, height: last - 1 },
         };
         if last > 0 {
-            // If the values have no room, the frame stays as it is.
+            // If there is no room for the values, `inner` is empty and the frame is not changed.
             put(buf, inner, 0, 0, &" ".repeat(inner.width.into()), Style::new());
             thumbnail::draw(app, site, inner.intersection(layout.area), buf);
         }
@@ -251,8 +251,8 @@ fn reads(app: &App) -> String {
     if all.is_empty() { "nothing: it is an input".to_owned() } else { all.join(", ") }
 }
 
-/// The part of the stages that the thumbnails show: the tokens, and the head of stages with several heads. A held head
-/// is named elsewhere.
+/// The part of the stages that the thumbnails show: the tokens and, with `heads`, the head. If the current step holds a
+/// head, the heading names this head, so it is left out here.
 fn glance(app: &App, drawn: &Drawn, heads: bool) -> Piece {
     let head = app.cursor.selected.get(Axis::Head, app.outline().card.sizes().heads);
     let head = if heads && app.cut().held.is_none() { format!(", head {head}") } else { String::new() };

@@ -26,8 +26,8 @@ pub struct GotoPopup<'a> {
 
 const LISTED: usize = 10;
 
-/// The hint if there are no completions: what Enter does for a prompt or a comparison, the letters of the step's axes
-/// inside brackets, otherwise examples of places.
+/// The hint if there are no completions. For a prompt or a comparison, it says what Enter does. Inside brackets, it has
+/// the letters of the step's axes. Otherwise, it has examples of places.
 fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
         return "Enter runs this text as a new run".to_owned();

@@ -238,7 +238,7 @@ fn draw_header(app: &App, layout: &Layout, column_axis: Axis, buf: &mut Buffer) 
         // In narrow columns the token is written downwards, directly above the cells.
         let mut letters: Vec<char> = token.chars().collect();
         if letters.len() > lines.into() && letters.first() == Some(&'␣') {
-            letters.remove(0); // its first letters tell more than the space before them
+            letters.remove(0); // without the leading space, one more letter fits
         }
         let shown = letters.len().min(lines.into());
         for (down, letter) in letters[..shown].iter().enumerate() {

@@ -69,7 +69,7 @@ pub trait View: fmt::Debug + Sync {
         Vec::new()
     }
 
-    /// The reason why a question failed, for all questions except the one for the values.
+    /// The reason why a question of this view failed. The question for the step's values is not included.
     fn failure(&self, _: &App) -> Option<String> {
         None
     }

@@ -45,7 +45,7 @@ const MEASURES: [Measure; 3] = [
 pub struct Layers;
 
 impl Layers {
-    /// The softmax of a layer of this pass.
+    /// The site of a layer's softmax in this pass.
     fn site(app: &App, layer: usize) -> Site {
         Place { layer: Some(layer), step: Step::Stage(Stage::Softmax), ..app.place() }.site()
     }
@@ -248,9 +248,9 @@ impl Layers {
         }
         let [back, first, itself] = MEASURES.map(|(_, formula, _)| formula);
         let over =
-            if queries == 1 { "of the one query".to_owned() } else { format!("over the {queries} queries") };
+            if queries == 1 { "for the one query".to_owned() } else { format!("over the {queries} queries") };
         let said = [
-            format!("{back}, {first}, {itself} {over} t whose position p is not 0"),
+            format!("{over} t at positions p > 0: {back}, {first} and {itself}"),
             format!("{back} {over} t at positions p > 0"),
             format!("{back} {over}"),
         ];

@@ -203,7 +203,7 @@ fn scale_name(app: &App, span: Span) -> [String; 2] {
 
 fn statistics(app: &App, stats: Option<Stats>, foot: Rect, buf: &mut Buffer) {
     let Some(stats) = stats else {
-        put(buf, foot, 0, 1, "summing up …", app.theme.dim());
+        put(buf, foot, 0, 1, "computing statistics …", app.theme.dim());
         return;
     };
     let whole = app.tensor().is_some_and(|tensor| tensor.is_whole());

@@ -155,7 +155,7 @@ impl View for Lens {
     fn failure(&self, app: &App) -> Option<String> {
         let (layer, token) = app.layout()?.cursor;
         let reason = app.answers.get(&Self::question(app, layer, token))?.err()?;
-        Some(format!("The answers of the layers are not available: {reason}"))
+        Some(format!("The answers after each layer are not available: {reason}"))
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {

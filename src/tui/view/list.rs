@@ -18,9 +18,9 @@ use super::{grid, labels, legend};
 
 /// The columns of a value.
 const VALUE: u16 = 9;
-/// Columns of a mark with its word. The longest one, "← picked", occurs only in a branch. It always has room,
+/// Columns of a mark with its word. The longest one, "← sampled", occurs only in a branch. It always has room,
 /// so that the bars of a branch and of its parent are equally long.
-const MARK: usize = " ← picked".len() - "←".len() + 1;
+const MARK: usize = " ← sampled".len() - "←".len() + 1;
 /// Minimum columns of texts and bars beside a mark with its word.
 const ROOMY: usize = 16;
 
@@ -91,7 +91,7 @@ impl View for Largest {
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let length = app.shape()[app.cut().rows];
-        // Nearly all values of a nucleus are 0. They share one line.
+        // Nearly all values of a nucleus are 0. All values of 0 share one line.
         let rows = app.kept().map_or(length, |kept| kept.positive.max(1));
         let cut = usize::from(app.picked_though_cut().is_some());
         lines(body, rows + cut, app.cursor.rank, u16::from(rows < length))

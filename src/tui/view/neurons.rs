@@ -128,14 +128,14 @@ impl View for Neurons {
 
     fn index(&self, app: &App, (rank, token): (usize, usize)) -> Option<Vec<usize>> {
         let unit = *order(app)?.get(rank)?;
-        // The units of another token are in another order.
+        // `order` is that of the current token's units. For another token, the unit at this rank is not known.
         (token == self::token(app)).then(|| vec![token, unit as usize])
     }
 
     fn select(&self, app: &mut App, (rank, token): (usize, usize)) {
         if token != self::token(app) {
             app.cursor.selected.set(Axis::Token, token);
-            // The units of another token are in another order. The cursor stays on its rank until they are sorted.
+            // Another token has its units in another order. The cursor stays on its rank until these units are sorted.
             (app.cursor.rank, app.cursor.keeps_rank) = (rank, true);
             return;
         }
@@ -208,7 +208,7 @@ impl View for Neurons {
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         let dim = app.theme.dim();
         let first = [
-            "silu = gate / (1 + e^−gate) · hidden = silu · up · colours: each column to its largest here",
+            "silu = gate / (1 + e^−gate) · hidden = silu · up · colours: relative to each column's largest",
             "silu = gate / (1 + e^−gate) · hidden = silu · up",
         ];
         let second = [

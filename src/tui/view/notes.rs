@@ -237,15 +237,16 @@ fn grouping(card: &ModelCard, stage: Stage) -> Option<String> {
         };
         let last = group.saturating_sub(1);
         return Some(format!(
-            "= {group} values that share a scale. Groups begin at the start of {row}: values 0-{last} are group 0, \
-             the next {group} group 1; the last may be short. A value is its int8 times its group's scale."
+            "= {group} values that share a scale. Groups are counted from the start of {row}: values 0-{last} are \
+             group 0, the next {group} values are group 1; the last group may be shorter. A value is its int8 times the \
+             scale of its group."
         ));
     }
     let product = stage.info().weights.iter().any(|weight| weight.axes.len() == 2);
     product.then(|| {
         format!(
-            "= {group} values of the matrix that share a scale, counted from its first value on: a group may run \
-             on into the next row."
+            "= {group} values of the matrix that share a scale. Groups are counted from the first value of the \
+             matrix, so a group may continue in the next row."
         )
     })
 }

@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{labels, legend};
 
-/// Maximum columns of a token's text (`TEXT`), and minimum columns for the longest one (`SHORT`).
+/// Maximum columns of a token's text (`TEXT`), and minimum columns for the longest text (`SHORT`).
 const TEXT: usize = 12;
 const SHORT: u16 = 5;
 

@@ -187,7 +187,7 @@ impl View for Residual {
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         let dim = app.theme.dim();
         let forms = [
-            "x: the row above, shown as →; a: the added vector, shown as the arrow next to the angle · ‖v‖ = √(Σ v²)",
+            "x: the row above (→) · a: the added vector (the arrow next to the angle) · ‖v‖ = √(Σ v²)",
             "x (→) is the row above; a (the arrow) is the added vector · ‖v‖ = √(Σ v²)",
             "x (→): the row above, a (arrow): added · ‖v‖ = √(Σ v²)",
             "x (→) in, a (arrow) added · ‖v‖ = √(Σ v²)",

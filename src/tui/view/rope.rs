@@ -82,7 +82,7 @@ fn cursor(app: &App) -> (usize, usize) {
     (index[0], if is_table(app.place().step) { last } else { pair_of(app, last) })
 }
 
-/// The site of a stage in this pass; also in this layer if the stage is in a layer.
+/// The site of a stage in this pass. If the stage belongs to a layer, the site is in the current layer.
 fn site(app: &App, stage: Stage) -> Site {
     let layer = app.place().layer.filter(|_| stage.in_layer());
     Place { layer, step: Step::Stage(stage), ..app.place() }.site()
@@ -350,7 +350,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     }
     if let Some(theta) = theta(app, at) {
         let (one, here) = (text::real(theta), position as f64 * theta);
-        // The angle in the line above is without whole turns.
+        // The angle in the line above leaves out whole turns.
         let turns = (here / TAU).round();
         let left = match turns != 0.0 {
             true => format!(" = {} + {turns}·2π", text::real(wrapped(here))),
@@ -359,7 +359,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
         let round = if theta == 0.0 {
             String::new()
         } else {
-            format!(" · once round in 2π/θ_i = {} tokens", text::real(TAU / theta.abs()))
+            format!(" · a full turn: 2π/θ_i = {} tokens", text::real(TAU / theta.abs()))
         };
         lines.push(vec![
             Piece::whole(format!("θ_i = {one}"), strong),
@@ -420,7 +420,7 @@ fn curves(app: &App, (at, position): (usize, usize), area: Rect, buf: &mut Buffe
         curve(app, name, pair, position, place.intersection(area), buf);
     }
     let forms = [
-        "each dot is the angle at a position, ● at the one under the cursor · after 180° comes -180°",
+        "each dot is the angle at a position, ● at the cursor's position · after 180° comes -180°",
         "a dot: a position, ● the cursor's · after 180°: -180°",
         "a dot: a position, ● the cursor's",
     ];

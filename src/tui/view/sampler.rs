@@ -64,12 +64,12 @@ fn picked(app: &App) -> Option<u32> {
     (draws(app)?.0.drawn != sampled).then_some(sampled)
 }
 
-/// Returns whether a token cannot be sampled with any top-k and top-p, because its probability is 0 in float32.
+/// Returns whether a token can never be sampled, whatever top-k and top-p are, because its probability is 0 in float32.
 fn vanishes(draw: &Draw, token: &Weighed) -> bool {
     draw.setting.temperature > 0.0 && token.prob == 0.0
 }
 
-/// The text in place of the share of a token that cannot be sampled.
+/// The text that a token has instead of its share, if it cannot be sampled.
 fn no_share(draw: &Draw, token: &Weighed) -> String {
     if vanishes(draw, token) { "0" } else { "cut" }.to_owned()
 }

@@ -33,7 +33,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// The parts of a panel of `area`.
+    /// The parts of a panel that fills `area`.
     pub fn new(app: &App, area: Rect) -> Self {
         let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(1), ..area }.intersection(area);
         let (head, foot) = folded(app, area).map_or((2, 4), |foot| (1, foot));

@@ -73,7 +73,7 @@ fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
     if app.comparison.out_of_range {
         let place = app.place().path();
         return Some(Err(match app.comparison.missing_pass {
-            Some(pass) => format!("there is no pass {pass} here: this is {place}"),
+            Some(pass) => format!("pass {pass} does not exist; this is {place}"),
             None => format!("{place} has no such value"),
         }));
     }

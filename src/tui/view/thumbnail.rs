@@ -100,8 +100,8 @@ pub(super) fn draw(app: &App, site: Site, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// The span of the usual values in the drawn part. With it, a few large values do not make the colours of the others
-/// alike.
+/// The colour span of the drawn part, without outliers. With outliers, a few large values would make the colours of all
+/// other values alike.
 fn span(tensor: &Tensor, plane: &Plane<'_>, rows: &Range<usize>, columns: &Range<usize>) -> Span {
     let all = rows.clone().flat_map(|row| columns.clone().map(move |column| (row, column)));
     let values = all.filter_map(|(row, column)| plane.get(row, column)).map(f64::abs);

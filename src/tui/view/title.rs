@@ -156,7 +156,7 @@ impl Widget for Rules<'_> {
                 }
                 // The difference of two ids means nothing.
                 None if app.place().step.stage().is_ids() => which,
-                None => format!("{which} · it has no such value"),
+                None => format!("{which} · no value at this index"),
             }
         });
         let own =

@@ -87,7 +87,7 @@ fn legend(app: &App, width: u16) -> Option<String> {
         (StripValues::Nothing, _) => return None,
         (StripValues::Attention, None) => return Some("attention: no layer here".to_owned()),
         (StripValues::Attention, Some([layer, head, query])) if roomy => {
-            format!("after each token, its attention L{layer} h{head} t{query}:")
+            format!("after each token, its weight for query L{layer} h{head} t{query}:")
         }
         (StripValues::Attention, Some([layer, head, query])) => {
             let name = if width >= WITH_NAME { "attention " } else { "" };

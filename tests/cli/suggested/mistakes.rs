@@ -351,7 +351,8 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
         let (code, report) = diff(&[a.clone(), own], &["--model", fixture("builtin").to_str().unwrap()]);
         assert_eq!((code, &*address(&report)), (1, "p0/final_norm"), "{report}\n{map}");
     }
-    // With these names, it is open whether the last state is normalised. The map says what it means if it is.
+    // These names do not say whether the last state is normalised. The map takes it as the output of the last layer,
+    // and says what is wrong if it should be the output of the final norm.
     let own = folder.path().join("others");
     renamed(&b, &own, 4, &[("embedding", "state_0"), ("ffn_residual", "state_{m}")]);
     let map = propose(&a, &own);
@@ -360,7 +361,7 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
     // All compared stages are equal, so there is no difference. The report names the stages in which a mistake would
     // not show.
     let folders = [a.clone(), own];
-    let beyond = "not compared, and no compared stage depends on them: p0/final_norm, p0/logits; a mistake there does not show";
+    let beyond = "a mistake in these stages would not show, because they are not compared, and no compared stage depends on them: p0/final_norm, p0/logits";
     for model in [&["--model", fixture("builtin").to_str().unwrap()][..], &[]] {
         let (code, report) = diff(&folders, model);
         assert_eq!((code, &*address(&report)), (0, "same"), "{map}");

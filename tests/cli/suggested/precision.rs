@@ -56,7 +56,8 @@ fn a_float16_run_with_float32_logits_is_recognised() {
     assert_eq!(first(&[a, own], &fixture("builtin")).0, 0, "{map}");
 }
 
-/// Correct runs in bfloat16 with float32 logits. All their other files are stages that only some bfloat16 runs round.
+/// Correct runs in bfloat16 with float32 logits. Their other files have only stages that some bfloat16 runs round and
+/// others do not.
 #[test]
 fn a_bfloat16_run_with_few_files_passes() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));

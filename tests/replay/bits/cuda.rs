@@ -28,7 +28,8 @@ pub(super) const ROOM: usize = 1 << 30;
 pub(super) fn small(i: usize) -> ModelConfig {
     let plain = ModelConfig { vocab: 96, context: 64, ..config(64) };
     match i {
-        // The fast kernels support every width. With an odd number of layers, each pass uses other buffers.
+        // The fast kernels support all widths of this model. With an odd number of layers, each pass uses other
+        // buffers.
         0 => ModelConfig { layers: 3, ..plain },
         // The fast kernels support none of these widths.
         1 => ModelConfig {
@@ -123,7 +124,7 @@ fn in_int8_the_same_numbers_are_multiplied_until_a_rounding_falls_the_other_way(
         let Some((cuda, cpu)) = both(&checkpoint, Precision::Q8 { group: 32 }) else { return };
         let (found, _) = run(&cuda, 20, Some(&Select::all()));
         let (expected, _) = run(&cpu, 20, Some(&Select::all()));
-        // Before the first attention, all products are in whole numbers.
+        // Before the first attention, all products are sums of integers, so the bits are equal.
         for stage in
             [Stage::Embedding, Stage::AttnNorm, Stage::AttnNormQ8, Stage::AttnNormScale, Stage::Xq, Stage::Xv]
         {
@@ -140,7 +141,7 @@ fn in_int8_the_same_numbers_are_multiplied_until_a_rounding_falls_the_other_way(
     }
 }
 
-/// Texts in one batch, each text alone, and each on the CPU.
+/// Compares texts in one batch with each text alone and with the texts on the CPU.
 #[test]
 fn a_batch_draws_what_each_draws_alone() {
     for precision in sampled("precisions of a batch", PRECISIONS, 1) {
@@ -168,7 +169,7 @@ fn a_batch_draws_what_each_draws_alone() {
             .map(|(i, ids)| texts(&cuda, &sampler.after(i as u64), vec![ids.clone()]).remove(0));
         assert_eq!(together, alone.collect::<Vec<_>>(), "{precision:?}");
         if precision == Precision::F32 {
-            assert_eq!(together, texts(&cpu, &sampler, prompts.to_vec()), "the CPU's");
+            assert_eq!(together, texts(&cpu, &sampler, prompts.to_vec()), "the texts on the CPU");
         }
     }
 }
@@ -190,7 +191,8 @@ fn the_device_draws_what_the_sampler_draws() {
         (1.0, 1, 1.0),
         (2.0, 7, 0.01),
     ];
-    // For the last two sizes, some loops of the kernels, and then all of them, take more than one round.
+    // With a vocabulary of 9,001 tokens, some loops of the kernels take more than one round. With 66,001 tokens, all of
+    // them do.
     let vocabularies = [
         (1, &SETTINGS[..], 0..6),
         (2, &SETTINGS, 0..6),
@@ -204,7 +206,8 @@ fn the_device_draws_what_the_sampler_draws() {
         for &(temperature, top_k, top_p) in settings {
             let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed: 11 }).unwrap();
             for round in rounds.clone() {
-                // Equal logits, and some that are not candidates.
+                // Many logits are equal. In round 4, a third of the tokens cannot be sampled. In round 5, one logit is
+                // NaN.
                 let mut logits: Vec<f32> =
                     (0..vocab).map(|_| (noise() * 12.0).round() / 2.0 * (1.0 + round as f32 / 7.0)).collect();
                 if round == 4 {
@@ -213,7 +216,7 @@ fn the_device_draws_what_the_sampler_draws() {
                 if round == 5 {
                     logits[vocab / 2] = f32::NAN;
                 }
-                // The same row among other rows, with another setting and another random number.
+                // The same row twice in one batch, with two random numbers, after a row of zeros at temperature 0.
                 let zeros = vec![0.0; vocab];
                 let all: Vec<f32> = [&zeros, &logits, &logits].into_iter().flatten().copied().collect();
                 let mut buffer = cuda.buffer(all.len()).unwrap();
@@ -252,14 +255,14 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
             batch.pass(&mut NoProbe).unwrap();
             passes += 1;
             let asked = log.lock().unwrap();
-            // An id for each sequence, and whether a logit is NaN.
+            // The host reads an id for each sequence, and whether a logit is NaN.
             let drawn = Asked::Look(8 * sequences);
             // The last pass was launched together with the previous one.
             if passes == 12 {
-                assert_eq!(asked[..], [drawn], "nothing is asked for that nobody wants");
+                assert_eq!(asked[..], [drawn], "only the tokens are read");
             // The first passes build the graphs, one for each buffer of sampled ids.
             } else if passes > 6 {
-                // Only the random numbers are new.
+                // The host writes only new random numbers, if it needs any.
                 let randoms = Asked::Write(8 * sequences);
                 let expected = if temperature == 0.0 { vec![] } else { vec![randoms] };
                 let [ref rest @ .., Asked::Graph(launches), looked] = asked[..] else {
@@ -267,15 +270,20 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
                 };
                 assert_eq!((rest, looked), (&expected[..], drawn), "{asked:?}");
                 let layers = model.config.layers;
-                // Norm, projections, RoPE and cache, attention, output, norm, and the two products of the feed-forward
-                // network; and the launches at the beginning and end of a pass.
+                // A layer launches kernels for its norm, projections, RoPE and cache, attention, output, the second
+                // norm, and the two products of the feed-forward network. A pass has further launches at its beginning
+                // and end.
                 assert!(launches < layers * 9 + 12, "{asked:?}");
                 // Keys, values and attention of all sequences share launches, layer by layer. For one sequence, RoPE's
                 // launch writes the cache.
                 if sequences == 1 {
                     alone = launches;
                 } else {
-                    assert_eq!(launches, alone + layers, "as many for three sequences as for one");
+                    assert_eq!(
+                        launches,
+                        alone + layers,
+                        "one more launch for each layer than for one sequence"
+                    );
                 }
             }
         }
@@ -327,7 +335,7 @@ fn nobody_waits_for_the_stages_of_a_decode_pass_before_it_is_over() {
                 other => panic!("pass {number}: {other:?}"),
             });
             assert!(launches.sum::<usize>() > 60 && looks.len() > 50, "pass {number}: {asked:?}");
-            // One copy for each layer, and one for the stages after the layers.
+            // The host copies once for each layer, and once for the stages after the layers.
             let copies = work.iter().filter(|asked| matches!(asked, Asked::Bring(_))).count();
             assert_eq!(copies, model.config.layers + 1, "pass {number}: {asked:?}");
             // With a probe of the sampler's stages, the CPU samples.
@@ -385,9 +393,9 @@ fn where_a_layer_is_recorded_the_others_are_graphs_and_its_stages_come_by_one_co
                 let rest = &rest[rest.iter().map_while(launches).count()..];
                 let [Asked::Bring(_), Asked::Graph(after), looks @ ..] = rest else { panic!("{what}") };
                 assert!(looks.iter().all(|asked| matches!(asked, Asked::Look(_))), "{what}");
-                // The stages, and the sampled token.
+                // The host reads each stage, and the sampled token.
                 assert_eq!(looks.len(), probe.stages + 1, "{what}");
-                // In bfloat16, a launch does the most work.
+                // The bounds are those of bfloat16, in which a launch does the most work.
                 assert!(before > 15 && *after > 10 && own < 60, "{what}");
             }
             assert_eq!(plain.run(&[id], &mut NoProbe).unwrap(), drawn, "{precision:?}, pass {number}");

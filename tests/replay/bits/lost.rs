@@ -1,4 +1,5 @@
-//! A device that is lost in the middle of a run gives an error, in text, batch, chat and `--step`. Earlier tokens stay.
+//! A device that is lost in the middle of a run gives an error, in text, batch, chat and `--step`. The tokens before
+//! the error are kept.
 
 use super::cuda::{ROOM, small};
 use super::*;
@@ -36,7 +37,7 @@ fn a_device_that_is_lost_ends_the_run_with_an_error_and_what_was_drawn_stays() {
             }
         };
         assert_lost(&error);
-        assert!(session.pass(&mut NoProbe).is_err(), "it stays lost");
+        assert!(session.pass(&mut NoProbe).is_err(), "the device stays lost");
         assert!(drawn.starts_with(&drawn_before) && drawn.len() + 4 >= session.ran().len());
         drawn_before = drawn;
     }
@@ -92,7 +93,7 @@ fn a_chat_has_shown_what_was_drawn_and_asks_no_lost_device_again() {
 
 #[test]
 fn passes_that_were_traced_are_still_shown_when_the_device_is_lost() {
-    // Recorded passes take more launches; the first passes are complete.
+    // A recorded pass takes more launches. With 700 launches, at least the first pass is complete.
     let Some(model) = lost_after(700) else { return };
     let (ids, draws, sampler) = (prompt(4), 50, sampler());
     let (tokenizer, eos, memory, context) = (None, Vec::new(), DEFAULT_MEMORY, Some(64));

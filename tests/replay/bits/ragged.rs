@@ -1,5 +1,5 @@
-//! A unit that sums many tokens in another order. The order of a row depends on its own span, and not on the other
-//! sequences of the pass.
+//! A bfloat16 unit that sums many tokens in another order. The order of a row depends on its own span, and not on the
+//! other sequences of the pass.
 
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ fn run(
 
 #[test]
 fn a_row_is_summed_in_the_order_of_its_own_span() {
-    /// Tokens of each sequence in one pass and in the next; 16 tokens of one sequence count as many.
+    /// Tokens of each sequence in one pass and in the next. From 16 tokens of one sequence on, the unit is used.
     const PASSES: [[usize; 4]; 2] = [[20, 1, 17, 9], [1, 16, 2, 15]];
     for (name, model) in models(512) {
         let cache = |_| KvCache::with_capacity(&model.config, &*model.backend, 36).unwrap();

@@ -35,7 +35,7 @@ impl<O: Operands> Explainer<'_, O> {
             )
         } else {
             format!(
-                "{possible_of}; {limit} and top-p {top_p} keep {kept} and remove the others, {:.6} together. Each kept probability is divided by the sum of those kept, {sum:.6}.",
+                "{possible_of}; {limit} and top-p {top_p} keep {kept} and remove the others, with a total of {:.6}. Each kept probability is divided by the sum of the kept ones, {sum:.6}.",
                 (all - sum).max(0.0)
             )
         });
@@ -43,17 +43,17 @@ impl<O: Operands> Explainer<'_, O> {
             Some(rank) => {
                 let so_far = ids[..=rank].iter().fold(0.0, |sum, &id| sum + f64::from(values[id]));
                 format!(
-                    "This token is number {} of them; the sum up to and including it is {so_far:.6}.",
+                    "This token is number {} of the kept ones; the probabilities up to and including its own add up to {so_far:.6}.",
                     rank + 1
                 )
             }
             None if values[at] == 0.0 => {
-                "This token is not among them: its probability is 0 in float32.".to_owned()
+                "This token cannot be sampled: its probability is 0 in float32.".to_owned()
             }
             None => {
                 let beyond_k = top_k > 0 && !likeliest(&values).iter().take(top_k).any(|&id| id == at);
                 let by = if beyond_k { "top-k" } else { "top-p" };
-                format!("This token is not among them: {by} removes it.")
+                format!("This token cannot be sampled: {by} removes it.")
             }
         });
         self.folded.result = Some(result);
@@ -71,7 +71,7 @@ impl<O: Operands> Explainer<'_, O> {
             self.applied(operand, share);
             let end = before + f64::from(share);
             let place = format!(
-                "Laid side by side, the likeliest first, the shares give this token the interval from {before:.6} to {end:.6}"
+                "If the probabilities lie side by side, the largest first, this token has the interval from {before:.6} to {end:.6}"
             );
             // A branch begins with a picked token instead of the sampled one.
             let drawn_here = match random {
@@ -84,14 +84,14 @@ impl<O: Operands> Explainer<'_, O> {
                         random.map_or(String::new(), |random| format!(" by the random number {random:.6}"));
                     self.applied(constant("picked instead of the sampled token", drawn.into()), drawn);
                     self.note(format!(
-                        "It was picked: a branch begins here. Sampling{luck} gives another token."
+                        "The token was picked by hand: a branch begins here. Sampling{luck} gives another token."
                     ));
                 }
                 Some(random) => {
                     self.applied(constant("random number", random), drawn);
-                    self.note(format!("{place}: the random number {random:.6} fell in between."));
+                    self.note(format!("{place}. The random number {random:.6} is in this interval."));
                 }
-                None => self.note(format!("{place}. At temperature 0 nothing is left to chance.")),
+                None => self.note(format!("{place}. At temperature 0 there is no random number.")),
             }
         }
         self.folded.result = Some(drawn);

@@ -47,7 +47,7 @@ impl<O: Operands> Explainer<'_, O> {
             Err(error) => return Err(error),
         }
         let by = if together {
-            "pair of RoPE; both stand at one position, 0 radians apart"
+            "pair of RoPE; both tokens are at one position, 0 radians apart"
         } else {
             "pair of RoPE"
         };

@@ -3,10 +3,13 @@
 use super::small::{NON_LINEAR, nibbles};
 use super::{Format, half};
 
-/// Scale and minimum (six bits each) of all eight runs of a `Q4_K` or `Q5_K` block, from its twelve bytes. Runs 0–3
-/// have them in the low six bits of bytes 0–3 (scale) and 4–7 (minimum). Runs 4–7 have the low four bits in bytes 8–11
-/// (scale: low half of the byte, minimum: high half) and the upper two in the upper two bits of bytes 0–3 (scale) and
-/// 4–7 (minimum). Byte r of each result, counted from the lowest, is that of run r.
+/// Scale and minimum (six bits each) of all eight runs of a `Q4_K` or `Q5_K` block, from its twelve bytes. In each of
+/// the two results, byte r, counted from the lowest, belongs to run r.
+///
+/// - Runs 0–3 have their scales in the low six bits of bytes 0–3, and their minima in those of bytes 4–7.
+/// - Runs 4–7 have the low four bits of both in bytes 8–11: the scale in the low half of the byte, the minimum in the
+///   high half. The upper two bits of the scales are the upper two bits of bytes 0–3, those of the minima the upper two
+///   bits of bytes 4–7.
 #[inline(always)]
 pub fn six_bits(packed: &[u8]) -> (u64, u64) {
     let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);
@@ -30,9 +33,12 @@ fn scales_and_minima(block: &[u8], scales: &mut [f32], minima: &mut [f32]) {
     }
 }
 
-/// `Q4_K`: x = (d·s)·q − (e·m), with a scale s and a minimum m for each run of 32. A block is d and e
-/// (halves), twelve bytes with the eight s and m (`six_bits`), and 4·32 bytes: byte i of part p has q of value
-/// 64p + i in its low four bits and of value 64p + 32 + i in its high four.
+/// `Q4_K`: x = (d·s)·q − (e·m), with a scale s and a minimum m for each run of 32. A block is, in this order:
+///
+/// - d and e (halves);
+/// - twelve bytes with the s and m of all eight runs (`six_bits`);
+/// - q in four parts of 32 bytes. Byte i of part p has q of value 64p + i in its low four bits, and q of value
+///   64p + 32 + i in its high four.
 pub struct Q4K;
 
 impl Format for Q4K {
@@ -59,8 +65,11 @@ impl Format for Q4K {
     }
 }
 
-/// `Q5_K`: the formula of [`Q4K`] with q of five bits. A block is d and e (halves), the twelve bytes, 32 bytes with the
-/// fifth bits (value i of run r: bit r of byte i), and the 4·32 bytes of [`Q4K`].
+/// `Q5_K`: the formula of [`Q4K`] with q of five bits. A block is, in this order:
+///
+/// - d and e (halves), and the twelve bytes of [`Q4K`];
+/// - 32 bytes with the fifth bits of q: bit r of byte i is that of value i of run r;
+/// - the 4·32 bytes of [`Q4K`] with the low four bits of q.
 pub struct Q5K;
 
 impl Format for Q5K {
@@ -89,10 +98,14 @@ impl Format for Q5K {
     }
 }
 
-/// `Q6_K`: x = (d·s)·(q − 32), with a scale s (int8) for each 16 values. A block is 64 bytes for each half of 128
-/// values, with the low four bits of q; then 32 bytes for each half, with the upper two; 16 s; and d (float16). In part
-/// p = 0 … 3 of a half, value i has its low bits in byte 32·(p mod 2) + i: the low four if p < 2, else the high four.
-/// Its upper bits are at bit 2p of byte i.
+/// `Q6_K`: x = (d·s)·(q − 32), with a scale s (int8) for each run of 16. The 256 values are two halves, each of four
+/// parts of 32 values. A block is, in this order:
+///
+/// - for each half, 64 bytes with the low four bits of q. Value i of part p has them in byte 32·(p mod 2) + i: in its
+///   low four bits if p < 2, else in its high four;
+/// - for each half, 32 bytes with the upper two bits of q. Value i of part p has them at bit 2p of byte i;
+/// - the sixteen s;
+/// - d (float16).
 pub struct Q6K;
 
 impl Format for Q6K {
@@ -126,8 +139,8 @@ impl Format for Q6K {
     }
 }
 
-/// The two bits of each value of a `Q2_K` or `Q3_K` block, from its 64 bytes. In part p = 0 … 3 of a half, value i has
-/// them at bit 2p of byte i.
+/// The low two bits of q of each value of a `Q2_K` or `Q3_K` block, from its 64 bytes: 32 for each half of 128 values.
+/// In part p = 0 … 3 of a half, value i has them at bit 2p of byte i.
 #[inline(always)]
 fn two_bits(bytes: &[u8], out: &mut [u8]) {
     for (bytes, out) in bytes.chunks_exact(32).zip(out.chunks_exact_mut(128)) {
@@ -139,8 +152,11 @@ fn two_bits(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `Q2_K`: x = (d·s)·q − (e·m), with a scale s and a minimum m for each 16 values. A block is a byte for each run, with
-/// s in its low four bits and m in its high four; 64 bytes with two bits a value; and d and e (halves).
+/// `Q2_K`: x = (d·s)·q − (e·m), with a scale s and a minimum m for each run of 16. A block is, in this order:
+///
+/// - a byte for each run, with s in its low four bits and m in its high four;
+/// - 64 bytes with q, two bits a value (`two_bits`);
+/// - d and e (halves).
 pub struct Q2K;
 
 impl Format for Q2K {
@@ -165,10 +181,13 @@ impl Format for Q2K {
     }
 }
 
-/// `Q3_K`: x = (d·(s − 32))·(q − 4), with a scale s (six bits) for each 16 values. A block is 32 bytes with the third
-/// bits of q (value i of part p of half h: bit 4h + p of byte i), 64 bytes with the lower two, twelve bytes with the s,
-/// and d (float16). The s of run r has its low four bits in byte r mod 8: the low half of that byte if r < 8, else the
-/// high half. Its upper two are at bit 2·(r / 4) of byte 8 + r mod 4.
+/// `Q3_K`: x = (d·(s − 32))·(q − 4), with a scale s (six bits) for each run of 16. A block is, in this order:
+///
+/// - 32 bytes with the third bits of q: bit 4h + p of byte i is that of value i of part p = 0 … 3 of half h;
+/// - 64 bytes with the low two bits of q (`two_bits`);
+/// - twelve bytes with the sixteen s. Run r has the low four bits of s in byte r mod 8: in its low half if r < 8, else
+///   in its high half. The upper two bits are at bit 2·⌊r / 4⌋ of byte 8 + r mod 4;
+/// - d (float16).
 pub struct Q3K;
 
 impl Format for Q3K {
@@ -202,8 +221,12 @@ impl Format for Q3K {
 }
 
 /// `IQ4_XS`: x = (d·(s − 32))·t, with t one of the sixteen numbers of [`super::Iq4Nl`], and a scale s (six bits) for
-/// each run of 32. A block is d (half), two bytes with the upper two bits of each s (run r at bit 2r), four with the
-/// low four, and for each run the 16 bytes of [`super::Q4_0`].
+/// each run of 32. A block is, in this order:
+///
+/// - d (half);
+/// - two bytes with the upper two bits of each s, those of run r at bit 2r;
+/// - four bytes with the low four bits of each s, two runs a byte;
+/// - for each run, the 16 bytes of [`super::Q4_0`], which hold the indices of t.
 pub struct Iq4Xs;
 
 impl Format for Iq4Xs {

@@ -21,7 +21,7 @@ fn fives(fifths: &[u8], bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `Q8_0`: x = d·q. A block is d (half) and 32 q (int8; the codes here are 128 larger).
+/// `Q8_0`: x = d·q. A block is d (half) and 32 q (int8). The codes of this format are q + 128.
 pub struct Q8_0;
 
 impl Format for Q8_0 {
@@ -46,8 +46,8 @@ impl Format for Q8_0 {
     }
 }
 
-/// `Q4_0`: x = d·(q − 8). A block is d (half) and 16 bytes; byte i has q of value i in its low four bits
-/// and of value i + 16 in its high four.
+/// `Q4_0`: x = d·(q − 8). A block is d (half) and 16 bytes with q. Byte i has q of value i in its low four bits, and q
+/// of value i + 16 in its high four.
 pub struct Q4_0;
 
 impl Format for Q4_0 {

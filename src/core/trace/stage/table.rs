@@ -95,7 +95,7 @@ stages! {
     RopeSin "rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
         unit Sine, rounded Result, runs Alone;
         formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
-        purpose "The sines that go with rope_cos."
+        purpose "The sines of the same angles as in rope_cos."
         aliases "model.rotary_emb output 1" "" "" ""
     Mask "mask" Start [Token, Key] Mask from [Positions] with []
         unit Hiding, rounded Never, runs Derived, derived from [], only Hiding;
@@ -153,7 +153,7 @@ stages! {
         with []
         unit Plain, rounded ProductsAndSum, runs Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
-        purpose "Queries rotated by their position. The product of a query and a key then depends on position only through their distance."
+        purpose "Queries rotated by their position. The product of a query and a key then depends on their positions only through the distance."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_q" "Qcur-L (after RoPE)" "xq"
     XkRope "xk_rope" Layer [Token, KvHead, HeadDim] Rope from [of(Stage::XkNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
@@ -195,7 +195,7 @@ stages! {
         with []
         unit ScaledDot, rounded Never, runs Derived, derived from [of(Stage::Scores)], only Hiding else Scores;
         formula "masked_scores[h, t, k] = scores[h, t, k] + mask[t, k]"
-        purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent if mask is absent. A layer without a window adds the causal part of the mask only."
+        purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent if mask is absent. A layer without a window adds only the causal part of the mask."
         aliases "" "attn.hook_attn_scores" "" "scores"
     Softmax "softmax" Layer [Head, Token, Key] Softmax from [of(Stage::MaskedScores)] with []
         unit Share, rounded Result, runs Derived, derived from [of(Stage::Scores)];
@@ -233,7 +233,7 @@ stages! {
         with [weight("ffn_norm", &[A::Dim])]
         unit Plain, rounded TwiceInNorm, runs Alone;
         formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm.weight[d],   x = attn_residual"
-        purpose "The normalisation of attn_norm again, before the feed-forward network and with a weight of its own."
+        purpose "The same normalisation as in attn_norm, before the feed-forward network and with its own weight."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
     FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::FfnNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
@@ -320,7 +320,7 @@ stages! {
         aliases "" "" "" ""
     Nucleus "nucleus" Sampler [Vocab] TopKTopP from [of(Stage::Probs)] with []
         unit Probability, rounded Never, runs Derived;
-        formula "probs of the k most likely tokens (exactly k: of equal ones, the lower ids), divided by their sum; of these, as few of the most likely tokens as reach the sum p, divided by their sum; 0 for all others; at temperature 0, 1 for the largest logit"
+        formula "top-k keeps the probs of the k most likely tokens (exactly k; if equal, the lower ids), divided by their sum; of these, top-p keeps as few of the most likely as reach the sum p, divided by their sum; all others are 0; at temperature 0, 1 for the largest logit"
         purpose "The tokens that can be sampled, with their probabilities."
         aliases "" "" "" ""
     Sampled "sampled" Sampler [One] Sample from [of(Stage::Nucleus)] with []

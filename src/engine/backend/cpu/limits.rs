@@ -16,8 +16,8 @@ use llama_trace_core::time::Instant;
 /// machines.
 const READ_BYTES: usize = 512 << 20;
 
-/// The minimum number of bytes that it reads for each byte of the last-level cache. With so many, few reads hit the
-/// cache.
+/// The minimum number of bytes that the measurement reads for each byte of the last-level cache. With this number, few
+/// reads hit the cache.
 const READ_FOR_CACHED: usize = 4;
 
 /// The number of runs of each loop. The fastest run counts, because it shows the limit.

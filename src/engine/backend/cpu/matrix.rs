@@ -71,10 +71,13 @@ impl Matrix {
         let bytes = Bytes::owned(values.into_iter().map(i8::cast_unsigned).collect());
         let scales = Scales { bytes: Bytes::owned(scales.into_flattened()), group };
         let tensor = Tensor::int8(self.tensor.shape().to_vec(), bytes, scales);
-        Ok(Self { tensor: tensor.unwrap_or_else(|| unreachable!("made for this shape")), ..self.clone() })
+        Ok(Self {
+            tensor: tensor.unwrap_or_else(|| unreachable!("the values have this shape")),
+            ..self.clone()
+        })
     }
 
-    /// The tensor that its products multiply. The matrix must not be cut from a larger one.
+    /// The tensor that the matrix's products multiply. The matrix must not be cut from a larger matrix.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
@@ -84,13 +87,14 @@ impl Matrix {
         self.own.1 - self.own.0
     }
 
-    /// The matrix of some of its rows.
+    /// A matrix of some of the rows.
     pub(super) fn cut(&self, rows: Range<usize>) -> Self {
         let first = self.own.0;
         Self { own: (first + rows.start, first + rows.end), ..self.clone() }
     }
 
-    /// Whether a unit of `kernel` multiplies this matrix, in its own order, with inputs of many tokens.
+    /// Whether a bfloat16 unit of `kernel` multiplies this matrix with inputs of many tokens. Such a unit has its own
+    /// order of sums.
     pub(super) fn is_for_a_unit(&self, kernel: Kernel) -> bool {
         #[cfg(target_arch = "x86_64")]
         return (kernel.bf16_unit(self.precision, self.inputs()))
@@ -159,8 +163,8 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// The number of weight rows that a thread multiplies between two checks of the stop request, and in one part with few
-/// tokens. It is a multiple of the height of every tile, except the tiles of a unit.
+/// The number of weight rows that a thread multiplies between two checks of the stop request. With few tokens, it is
+/// also the number of rows in a part. It is a multiple of the height of every tile, except the tiles of a unit.
 const ROWS_AT_ONCE: usize = 48;
 
 /// With fewer multiply-adds than this, a thread takes its whole share at once.
@@ -200,7 +204,7 @@ pub(super) fn product(
     stop: &Stop,
 ) -> Result<()> {
     let (rows, inputs, outputs) = (x.rows, w.inputs(), w.outputs());
-    assert_eq!(x.width, inputs, "the product's sides have one length");
+    assert_eq!(x.width, inputs, "the rows of x and of the matrix have the same length");
     let work = rows * inputs * outputs;
     let parallel = work >= MIN_PARALLEL;
     #[cfg(target_arch = "x86_64")]

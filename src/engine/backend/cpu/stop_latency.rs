@@ -45,7 +45,7 @@ fn products_stop_between_their_blocks() {
                     cpu.matmul(&input, &w, None, &mut out)
                 });
                 let between = tokens * inputs * outputs / looks;
-                assert!(between <= MOST, "{what}: {between} multiply-adds between two looks");
+                assert!(between <= MOST, "{what}: {between} multiply-adds between two checks");
             }
         }
     }
@@ -78,7 +78,7 @@ fn attention_stops_between_its_blocks_watched_or_not() {
             cpu.attention(shape, &q, &pass, 0, &cached, &cached, &mut out, &mut Sees(watched))
         });
         let between = 2 * tokens * tokens * heads * head_dim / looks;
-        assert!(between <= MOST, "{between} multiply-adds between two looks");
+        assert!(between <= MOST, "{between} multiply-adds between two checks");
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
         let at = match by.as_ref().map(|by| by.as_str()) {
             None | Some(Some("key")) => 0,
             Some(Some("value")) => 1,
-            Some(_) => return Err(wrong("dictsort by neither key nor value")),
+            Some(_) => return Err(wrong("dictsort() by something else than key or value")),
         };
         let pairs = filters::items(pairs)?;
         let pairs = keyed(&pairs, cased.as_ref(), Some(&Value::from(at)))?;
@@ -70,7 +70,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
                 key.as_str().is_some_and(|key| lower && (!key.is_ascii() || key != key.to_lowercase()))
             };
             if let Some((key, _)) = items.iter().find(|(key, _)| odd(key)) {
-                return Err(wrong(format!("groupby with the key {key}")));
+                return Err(wrong(format!("groupby() with the key {key}")));
             }
         }
         filters::groupby(items, attribute, named)

@@ -62,12 +62,12 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
             let methods =
                 ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault"];
             match methods.contains(&name) || matches!(name, "update" | "values") || name.starts_with('_') {
-                true => Err(wrong(format!("attr of {name}"))),
+                true => Err(wrong(format!("attr() with the name {name:?}"))),
                 false => Ok(Value::UNDEFINED),
             }
         }
         ValueKind::Map | ValueKind::Plain => value.get_attr(name),
-        kind => Err(wrong(format!("attr of a {kind}"))),
+        kind => Err(wrong(format!("attr() of a value of the type {kind}"))),
     });
     environment.add_filter(
         "sum",
@@ -82,7 +82,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
             };
             let items = items.try_iter()?.map(item).collect::<Result<Vec<_>, Error>>()?;
             if items.iter().any(Value::is_undefined) {
-                return Err(wrong("sum of an undefined value"));
+                return Err(wrong("sum() of an undefined value"));
             }
             minijinja::filters::sum(
                 state,
@@ -130,7 +130,7 @@ pub(super) fn print(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Val
     }
 }
 
-/// Returns the number, if it is not an integer.
+/// Returns the value as a number, if it is a number but not an integer.
 fn fraction(value: &Value) -> Option<f64> {
     let number = (value.is_number() && !value.is_integer()).then(|| f64::try_from(value.clone()).ok());
     number.flatten()
@@ -157,7 +157,7 @@ const DEEPEST: usize = 64;
 /// Appends a value in the format of Python's `repr`.
 fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
     if depth > DEEPEST {
-        return Err(wrong(format!("the text of more than {DEEPEST} nested values")));
+        return Err(wrong(format!("more than {DEEPEST} nested values written as text")));
     }
     let view = value.downcast_object_ref::<View>();
     let single = match value.kind() {
@@ -184,7 +184,7 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
         (ValueKind::Seq, _) => ("[".into(), "]"),
         (ValueKind::Iterable, _) if value.len().is_some() => ("[".into(), "]"),
         (ValueKind::Map, _) if !is_namespace(value) => ("{".into(), "}"),
-        (kind, _) => return Err(wrong(format!("the text of a {kind}"))),
+        (kind, _) => return Err(wrong(format!("a value of the type {kind} written as text"))),
     };
     *out += &open;
     check_keys(value)?;
@@ -274,12 +274,12 @@ fn indent(value: &Value, given: Rest<Value>, named: Kwargs) -> Result<String, Er
         None => {
             let width = usize::try_from(strings::number("indent", width.as_ref(), 4)?).unwrap_or(0);
             if width > 1 << 20 {
-                return Err(wrong("indent with a width that is too large"));
+                return Err(wrong("indent() with a width that is too large"));
             }
             " ".repeat(width)
         }
     };
-    let Some(text) = value.as_str() else { return Err(wrong("indent of a value that is no string")) };
+    let Some(text) = value.as_str() else { return Err(wrong("indent() of a value that is not a string")) };
     let blank = blank.is_some_and(|blank| blank.is_true());
     let mut out = String::new();
     for (at, line) in strings::lines(&format!("{text}\n"), false).iter().enumerate() {
@@ -292,7 +292,7 @@ fn indent(value: &Value, given: Rest<Value>, named: Kwargs) -> Result<String, Er
     Ok(out)
 }
 
-/// Returns the number that Python's `float` parses. `None` if Python rejects the text.
+/// Returns the number that Python's `float` makes of the value. `None` if Python rejects the text.
 ///
 /// # Errors
 /// Returns an error if Python may accept a text that Rust does not.
@@ -330,7 +330,9 @@ fn int(value: &Value, default: Option<i64>) -> Result<i64, Error> {
         None => match number(value)?.filter(|number| number.is_finite()) {
             None => Ok(default.unwrap_or(0)),
             Some(number) if number.abs() < 9e15 => Ok(number as i64),
-            Some(number) => Err(Error::new(ErrorKind::InvalidOperation, format!("int of {}", float(number)))),
+            Some(number) => {
+                Err(Error::new(ErrorKind::InvalidOperation, format!("int() of {}", float(number))))
+            }
         },
     }
 }
@@ -399,12 +401,12 @@ fn title(text: &str) -> String {
 pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent = options.get::<Option<usize>>("indent")?;
     if indent.is_some_and(|indent| indent > 16) {
-        return Err(wrong("tojson with an indent of more than 16"));
+        return Err(wrong("tojson() with an indent of more than 16"));
     }
     let separators = match options.get::<Option<Vec<String>>>("separators")?.as_deref() {
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
         Some([item, key]) => (item.clone(), key.clone()),
-        Some(_) => return Err(wrong("tojson without exactly two separators")),
+        Some(_) => return Err(wrong("tojson() without exactly two separators")),
     };
     let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
@@ -422,7 +424,7 @@ fn scalar(value: &Value) -> Result<String, Error> {
         (_, Some(number)) if number.is_nan() => "NaN".into(),
         (_, Some(number)) => float(number).replace("inf", "Infinity"),
         (ValueKind::Number, _) => value.to_string(),
-        (kind, _) => return Err(wrong(format!("tojson of a key of the type {kind}"))),
+        (kind, _) => return Err(wrong(format!("tojson() of a key of the type {kind}"))),
     })
 }
 
@@ -439,7 +441,7 @@ struct Dump {
 impl Dump {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > DEEPEST {
-            return Err(wrong(format!("tojson of more than {DEEPEST} nested values")));
+            return Err(wrong(format!("tojson() of more than {DEEPEST} nested values")));
         }
         let list = match value.downcast_object_ref::<View>() {
             Some(_) => false,
@@ -457,7 +459,7 @@ impl Dump {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
                 if self.sorted {
                     if keys.iter().any(|key| key.as_str().is_none()) {
-                        return Err(wrong("tojson with sorted keys that are not strings"));
+                        return Err(wrong("tojson() with sorted keys that are not strings"));
                     }
                     keys.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
                 }
@@ -468,7 +470,7 @@ impl Dump {
                     dump.value(&value.get_item(&key)?, depth + 1)
                 })?;
             }
-            kind => return Err(wrong(format!("tojson of a value of the type {kind}"))),
+            kind => return Err(wrong(format!("tojson() of a value of the type {kind}"))),
         }
         Ok(())
     }

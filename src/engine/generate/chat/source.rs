@@ -158,7 +158,8 @@ fn defaults(statement: &str) -> Result<Option<(String, String)>, String> {
     Ok(used.then_some((head, sets)))
 }
 
-/// Rewrites a string literal with escapes that minijinja reads as Python reads the original ones.
+/// Rewrites the escapes of a string literal, so that minijinja reads the same string that Python reads from the
+/// original.
 fn string(literal: &str, quote: char) -> Result<String, String> {
     if !literal.contains('\\') || literal.len() < 2 || !literal.ends_with(quote) {
         return Ok(literal.into());

@@ -214,7 +214,10 @@ fn padded(method: &str, text: &str, args: &[Value]) -> Result<String, Error> {
     let width = usize::try_from(number(method, width.as_ref(), 0)?).unwrap_or(0);
     let fill = fill.as_ref().map_or(Ok(" ".to_owned()), |fill| text_argument(method, Some(fill)))?;
     if fill.chars().count() != 1 || width > 1 << 20 {
-        return Err(wrong(format!("{method}() with a width above {} or more than one character", 1 << 20)));
+        return Err(wrong(format!(
+            "{method}() with a width above {}, or with a fill of more than one character",
+            1 << 20
+        )));
     }
     let pad = width.saturating_sub(text.chars().count());
     let left = match method {
@@ -345,7 +348,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
         }
         "join" => {
             let [parts] = arguments(name, ["iterable"], args)?;
-            let parts = parts.ok_or_else(|| wrong("join() of nothing"))?;
+            let parts = parts.ok_or_else(|| wrong("join() without an argument"))?;
             let parts: Vec<Value> = parts.try_iter()?.collect();
             let texts: Option<Vec<&str>> = parts.iter().map(Value::as_str).collect();
             texts.ok_or_else(|| wrong("join() on values that are not strings"))?.join(text).into()

@@ -148,7 +148,7 @@ fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Archite
     })
 }
 
-/// Rejects a file with a tensor that this forward pass does not use: its model computes something else.
+/// Rejects a file with a tensor that this forward pass does not use, because the model computes something else.
 fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool, place: &str) -> Result<()> {
     let known = |name: &str| match Naming::Gguf.weight(name) {
         Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) if !qk_norm => false,
@@ -177,7 +177,7 @@ fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usiz
         Some(head_dim) => head_dim,
         None if heads > 0 && dim.is_multiple_of(heads) => dim / heads,
         None => {
-            let found = format!("no such key, with a width of {dim} and {heads} heads");
+            let found = format!("no such key; the model has width {dim} and {heads} heads");
             return Err(metadata.wrong(
                 &keys,
                 "the width of a head, which is required if the model's width is not divisible by the number of heads",
@@ -234,9 +234,9 @@ fn divisors(tensor: &Tensor) -> impl Iterator<Item = f32> {
 }
 
 fn wrong_divisors(place: &str, head_dim: usize, found: String) -> Error {
-    Error::model(format!("tensor `{ROPE_FREQS}` cannot be right"))
+    Error::model(format!("tensor `{ROPE_FREQS}` is not valid"))
         .at(place)
-        .expected(format!("F32 [{}], a divisor for each pair of a head's components", head_dim / 2))
+        .expected(format!("F32 [{}], one divisor for each pair of components of a head", head_dim / 2))
         .found(found)
         .next("fetch the file again, or use another version of the model")
 }

@@ -25,9 +25,11 @@ pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>
     let wrong = |what: String, found: String| {
         Error::model(what)
             .in_file(path)
-            .expected(format!("{count} files in one directory, -00001-of-{count:05}.gguf and so on"))
+            .expected(format!(
+                "{count} files in one directory, with names that end in -00001-of-{count:05}.gguf and so on"
+            ))
             .found(found)
-            .next("put every part of the model into one directory under its own name")
+            .next("put all parts of the model into one directory, under their original names")
     };
     let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let ending = format!("-{:05}-of-{count:05}.gguf", number + 1);
@@ -71,7 +73,7 @@ pub(super) fn check(metadata: &Metadata<'_>, part: usize, count: usize) -> Resul
 /// Adds the tensors of a part, found at `place`, to `all`.
 ///
 /// # Errors
-/// Returns [`Error::Model`] if an earlier part has one of them.
+/// Returns [`Error::Model`] if an earlier part has a tensor of the same name.
 pub(super) fn join(all: &mut Contents, part: Contents, place: &str) -> Result<()> {
     let known = |name: &String| all.tensors.contains_key(name) || all.unreadable.contains_key(name);
     if let Some(name) = part.tensors.keys().chain(part.unreadable.keys()).find(|name| known(name)) {
@@ -94,7 +96,7 @@ pub(super) fn check_total(metadata: &Metadata<'_>, all: &Contents) -> Result<()>
     match metadata.size("split.tensors.count")? {
         Some(expected) if expected != found => Err(metadata.wrong(
             "split.tensors.count",
-            &format!("{found}, as many tensors as the parts have"),
+            &format!("{found}, the number of tensors in all parts together"),
             expected,
         )),
         _ => Ok(()),

@@ -88,7 +88,8 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
                 .found(found)
                 .next("fetch the file again; it is damaged or cut off")
         };
-        let twice = || wrong("is there twice", "every tensor once".into(), "two".into());
+        let twice =
+            || wrong("is in the file twice", "every tensor once".into(), "two tensors of this name".into());
         let name = row.name.to_owned();
         let Some(dtype) = dtype(row.kind) else {
             let kind = TYPES.iter().find(|(number, ..)| *number == row.kind);
@@ -115,7 +116,7 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
         };
         let Some(tensor) = Tensor::new(dtype, row.shape.clone(), bytes) else {
             let found = format!("{} bytes", range.len());
-            return Err(wrong("does not fit its bytes", format!("{dtype} {:?}", row.shape), found));
+            return Err(wrong("has the wrong number of bytes", format!("{dtype} {:?}", row.shape), found));
         };
         if contents.unreadable.contains_key(&name) || contents.tensors.insert(name, tensor).is_some() {
             return Err(twice());
@@ -128,7 +129,7 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
         if next < end {
             return Err(Error::model("two tensors of the GGUF file overlap")
                 .at(place)
-                .expected("every tensor in a place of its own")
+                .expected("tensors that have no bytes in common")
                 .found(format!("`{}` and `{}`", printable(first), printable(second)))
                 .next("fetch the file again"));
         }
@@ -177,7 +178,7 @@ fn read_row<'a>(reader: &mut Reader<'a>) -> Result<Row<'a>> {
     }
     let mut shape = Vec::new();
     for _ in 0..axes {
-        let size = reader.u64("a tensor's size")?;
+        let size = reader.u64("the length of a tensor's axis")?;
         let Some(size) = usize::try_from(size).ok().filter(|&size| size > 0) else {
             return Err(reader.wrong(what(), "sizes of at least 1", size));
         };

@@ -232,8 +232,8 @@ fn absurd_tensors_are_errors() {
     with(head, &[4, 3], 0, 0, "overlap");
     with(head, &[40, 3], 2, 0, "a multiple of 32");
     with(head, &[128, 3], 12, 0, "a multiple of 256");
-    with("output_norm.weight", &[4], 0, 0, "is there twice");
-    with("output_norm.weight", &[4], 16, 0, "is there twice");
+    with("output_norm.weight", &[4], 0, 0, "is in the file twice");
+    with("output_norm.weight", &[4], 16, 0, "is in the file twice");
 }
 
 /// Reads everything that a model and a tokenizer read from a file.

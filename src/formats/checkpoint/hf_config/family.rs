@@ -74,7 +74,11 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
         window => window,
     };
     if window == Some(0) {
-        return Err(fields.wrong("sliding_window", "null, or at least 1: a token sees itself", "0".into()));
+        return Err(fields.wrong(
+            "sliding_window",
+            "null, or at least 1, because a token sees itself",
+            "0".into(),
+        ));
     }
     let from = match (family, layer_types(fields, layers)?) {
         (Family::Mistral, None) => 0,
@@ -84,11 +88,11 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
     let listed = fields.get("layer_types").is_some();
     if listed && family == Family::Mistral && window.is_some() && from != 0 {
         let expected = "\"sliding_attention\" for every layer: Mistral has one window for all";
-        return Err(fields.wrong("layer_types", expected, "some \"full_attention\"".into()));
+        return Err(fields.wrong("layer_types", expected, "\"full_attention\" for some layers".into()));
     }
     if listed && window.is_none() && from < layers {
         let expected = "\"full_attention\" for every layer, because sliding_window is not used";
-        return Err(fields.wrong("layer_types", expected, "some \"sliding_attention\"".into()));
+        return Err(fields.wrong("layer_types", expected, "\"sliding_attention\" for some layers".into()));
     }
     Ok(if window.is_some() && from < layers { (window, from) } else { (None, 0) })
 }
@@ -102,7 +106,11 @@ fn layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<usize>> {
     let kinds = kinds.ok_or_else(|| fields.wrong("layer_types", expected, brief(value)))?;
     let from = kinds.iter().take_while(|kind| *kind == "full_attention").count();
     match kinds[from..].iter().find(|kind| *kind != "sliding_attention") {
-        Some(kind) => Err(fields.wrong("layer_types", expected, format!("{} among the others", brief(kind)))),
+        Some(kind) => Err(fields.wrong(
+            "layer_types",
+            expected,
+            format!("{} after the layers with \"full_attention\"", brief(kind)),
+        )),
         None => Ok(Some(from)),
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn rope(
     };
     if let Some(value @ Value::Null) = inner.get("partial_rotary_factor").filter(|_| !asked.is_empty()) {
         let full = format!("{name}partial_rotary_factor");
-        return Err(screen.refused(&full, "1: RoPE rotates every component of a head", value));
+        return Err(screen.refused(&full, "1, because RoPE here rotates every component of a head", value));
     }
     let idle = SCALING.iter().filter(|field| rope.get(field).is_some() && !asked.contains(field));
     screen.notes.unknown.extend(idle.map(|field| format!("{name}{field}")));

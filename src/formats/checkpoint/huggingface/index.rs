@@ -25,7 +25,7 @@ struct Index {
 
 /// The contents of an index.
 struct Shards {
-    /// The files below its folder, in the order in which transformers reads them.
+    /// The paths of the files below the index's folder, in the order in which transformers reads them.
     files: Vec<String>,
     /// The names of tensors.
     tensors: Vec<String>,
@@ -44,7 +44,7 @@ fn read_index(index_path: &Path) -> Result<Shards> {
     let mut named: Vec<&String> = index.weight_map.values().collect::<HashSet<_>>().into_iter().collect();
     named.sort();
     if named.len() > MAX_FILES {
-        let what = "the index names more files than any model is in";
+        let what = "the index names more files than any model has";
         return Err(wrong(index_path, what, &format!("at most {MAX_FILES}"), &named.len().to_string()));
     }
     let mut files: Vec<String> = Vec::new();
@@ -125,7 +125,7 @@ pub(super) fn read_shards(folder: &Path, index_path: &Path, notes: &mut Notes) -
                 .in_file(index_path)
                 .expected("a file in the directory or below it, or a link into the hub's cache")
                 .found(format!("`{}`", printable(file)))
-                .next("put the file itself in the place of the link"));
+                .next("replace the link by the file itself"));
         }
         let shard = read_file(&path)?;
         for name in shard.tensors.keys().chain(shard.unreadable.keys()) {
@@ -138,7 +138,7 @@ pub(super) fn read_shards(folder: &Path, index_path: &Path, notes: &mut Notes) -
         all.unreadable.extend(shard.unreadable);
         all.rounded.extend(shard.rounded);
         if all.tensors.len() + all.unreadable.len() > MAX_TENSORS {
-            let what = "the shards hold more tensors than any model";
+            let what = "the shards have more tensors than any model";
             return Err(wrong(index_path, what, &format!("at most {MAX_TENSORS}"), "more"));
         }
     }

@@ -9,7 +9,7 @@ use crate::files::brief;
 use llama_trace_core::config::{ModelConfig, Pairing, RopeScaling};
 use llama_trace_core::error::{Error, Result};
 
-/// The contents of params.json, before the weights supply the rest.
+/// The contents of params.json. The weights supply the missing hyperparameters later ([`Params::config`]).
 #[derive(Debug)]
 pub(super) struct Params {
     /// The model width, which shows how the embedding table was split.
@@ -106,7 +106,7 @@ impl Params {
         let vocab = self.vocab.or(rows).ok_or_else(|| {
             Error::model("the size of the vocabulary is not known")
                 .expected(
-                    "`vocab_size`, or −1 and a tensor `tok_embeddings.weight` with a row for each token",
+                    "`vocab_size` above 0; or −1, and a tensor `tok_embeddings.weight` with a row for each token",
                 )
                 .found("neither")
                 .next("fetch the model's files again")
@@ -142,7 +142,7 @@ impl Params {
 fn ffn_dim(fields: &Fields<'_>, dim: usize) -> Result<usize> {
     let multiple = fields.size("multiple_of")?.unwrap_or(256);
     if multiple == 0 {
-        return Err(fields.wrong("multiple_of", "a number from 1 on", "0".into()));
+        return Err(fields.wrong("multiple_of", "a whole number, 1 or larger", "0".into()));
     }
     let mut hidden = 2 * (4 * dim) / 3;
     if let Some(value) = fields.get("ffn_dim_multiplier") {
@@ -161,8 +161,8 @@ fn ffn_dim(fields: &Fields<'_>, dim: usize) -> Result<usize> {
 }
 
 /// The context that a model was trained with, which params.json does not contain. It is inferred from the differences
-/// between the generations: Llama 3.1 to 3.3 scale RoPE, Llama 3 has θ = 500,000, Code Llama θ = 1,000,000, Llama 2 ε =
-/// 1e-5 and Llama 1 ε = 1e-6.
+/// between the generations. Llama 3.1 to 3.3 scale RoPE. Llama 3 has θ = 500,000, and Code Llama θ = 1,000,000. Llama 2
+/// has ε = 1e-5, and Llama 1 ε = 1e-6.
 fn context(scaled: bool, rope_theta: f32, norm_eps: f32) -> usize {
     match () {
         () if scaled => 131_072,

@@ -117,7 +117,7 @@ fn entries(zip: &ZipSliceArchive<&[u8]>) -> Result<HashMap<Vec<u8>, Range<usize>
                 expected:
                     "uncompressed entries, as torch.save writes them; compressed ones may be a zip bomb"
                         .into(),
-                found: format!("{method:?}, {} bytes for {}", sizes.0, sizes.1),
+                found: format!("{method:?}: {} bytes in the file, {} unpacked", sizes.0, sizes.1),
             });
         }
         let (start, end) = zip.get_entry(way).map_err(|error| damaged(&error))?.compressed_data_range();

@@ -166,7 +166,7 @@ pub(super) fn read(pickle: &[u8]) -> Result<Vec<(&str, StoredTensor<'_>)>, Wrong
             Value::Text(name) => Some(format!("`{}`", printable(name))),
             _ => None,
         });
-        let found = format!("a dictionary of {}", keys.take(5).collect::<Vec<_>>().join(", "));
+        let found = format!("a dictionary with the keys {}", keys.take(5).collect::<Vec<_>>().join(", "));
         return Err(machine.wrong("a dictionary from names to tensors", found));
     }
     Ok(tensors.into_iter().collect())
@@ -194,7 +194,7 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     fn wrong(&self, expected: impl Into<String>, found: impl Into<String>) -> Wrong {
         Wrong {
-            what: format!("the checkpoint's pickle cannot be right (byte {})", self.length - self.rest.len()),
+            what: format!("the checkpoint's pickle is not valid (byte {})", self.length - self.rest.len()),
             expected: expected.into(),
             found: found.into(),
         }
@@ -355,7 +355,7 @@ impl<'a> Machine<'a> {
     fn long(&mut self) -> Result<(), Wrong> {
         let [length] = self.take()?;
         if length > 8 {
-            return Err(self.wrong("a number of at most 8 bytes", format!("one of {length}")));
+            return Err(self.wrong("a number of at most 8 bytes", format!("{length} bytes")));
         }
         let mut bytes = [0; 8];
         for byte in &mut bytes[..usize::from(length)] {
@@ -445,7 +445,8 @@ impl<'a> Machine<'a> {
 
     fn recall(&mut self, number: u32) -> Result<(), Wrong> {
         let value = self.memo.get(&number).copied();
-        let value = value.ok_or_else(|| self.wrong("a value stored before", format!("number {number}")))?;
+        let value = value
+            .ok_or_else(|| self.wrong("a value that was stored before", format!("value number {number}")))?;
         self.push(value)
     }
 
@@ -469,10 +470,9 @@ impl<'a> Machine<'a> {
             let full = format!("{}.{}", printable(module), printable(name));
             return Err(Wrong {
                 what: format!("the checkpoint's pickle asks for `{full}`, which is refused"),
-                expected:
-                    "tensors, and nothing that runs: OrderedDict, _rebuild_tensor_v2, _rebuild_parameter, \
+                expected: "only what tensors need: OrderedDict, _rebuild_tensor_v2, _rebuild_parameter, \
                     torch's storages and Size"
-                        .into(),
+                    .into(),
                 found: format!("`{full}`"),
             });
         };
@@ -513,7 +513,7 @@ impl<'a> Machine<'a> {
                     strides: self.sizes(strides)?,
                 };
                 if view.shape.len() != view.strides.len() {
-                    let found = format!("{} and {}", view.shape.len(), view.strides.len());
+                    let found = format!("{} sizes and {} strides", view.shape.len(), view.strides.len());
                     return Err(self.wrong("a stride for every size", found));
                 }
                 if self.tensors.len() >= MAX_TENSORS {
@@ -524,7 +524,7 @@ impl<'a> Machine<'a> {
             }
             (function, arguments) => {
                 let kinds = arguments.iter().take(8).map(|argument| argument.kind()).collect::<Vec<_>>();
-                let found = format!("{function:?} of ({})", kinds.join(", "));
+                let found = format!("{function:?} with ({})", kinds.join(", "));
                 return Err(self.wrong("the arguments that PyTorch gives", found));
             }
         };

@@ -31,8 +31,8 @@ pub struct Huge(Mmap);
 pub struct Given {
     /// The number of bytes copied.
     bytes: usize,
-    /// If no huge pages were reserved: the number of bytes in transparent huge pages. The inner `None` means that the
-    /// system does not report it.
+    /// If too few huge pages were reserved: the number of bytes in transparent huge pages. The inner `None` means that
+    /// the system does not report it.
     transparent: Option<Option<usize>>,
 }
 
@@ -90,7 +90,7 @@ fn map(length: usize) -> Result<(MmapMut, bool)> {
         return Ok((map, true));
     }
     let map = MmapMut::map_anon(length).map_err(|error| no_memory(length, error))?;
-    // If `madvise` fails, this is not an error; the result is reported.
+    // A failure of `madvise` is not an error: the report says how many bytes are in huge pages.
     let _ = map.advise(memmap2::Advice::HugePage);
     Ok((map, false))
 }
@@ -138,7 +138,7 @@ impl fmt::Display for Given {
             Some(Some(bytes)) => write!(f, "memory with {} MiB in transparent huge pages", bytes >> 20)?,
             Some(None) => write!(f, "memory for which transparent huge pages were requested")?,
         }
-        write!(f, "; the {pages} huge pages needed are not reserved (/proc/sys/vm/nr_hugepages)")
+        write!(f, "; fewer than the {pages} huge pages needed are reserved (/proc/sys/vm/nr_hugepages)")
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(given(None), "5 MiB of weights were copied into 3 reserved huge pages of 2 MiB");
         let text = given(Some(Some(4 << 20)));
         assert!(
-            text.contains("4 MiB in transparent huge pages; the 3 huge pages needed are not reserved"),
+            text.contains("4 MiB in transparent huge pages; fewer than the 3 huge pages needed are reserved"),
             "{text}"
         );
         assert!(given(Some(None)).contains("nr_hugepages"));

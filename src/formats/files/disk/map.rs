@@ -26,7 +26,7 @@ impl File {
     ///
     /// A mapping depends on other processes. If another process shortens the file while it is mapped, access to the
     /// lost pages ends this process (cleanly, see [`lost`]). If another process writes to it, the values change during
-    /// use. Only a copy of the file could prevent this, so a model file must not be changed while it runs.
+    /// use. Only a copy of the file could prevent this, so a model file must not be changed while it is in use.
     ///
     /// # Errors
     /// Returns [`Error::Model`] if the file cannot be opened, is not a regular file, is empty, or cannot be mapped.

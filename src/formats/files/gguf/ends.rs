@@ -4,8 +4,8 @@
 use super::Metadata;
 use llama_trace_core::error::Result;
 
-/// Tokens that end a text or a turn, by their text. This is llama.cpp's list of `special_eog_ids`. A chat in another
-/// format ends at the tokens in this list that its template writes.
+/// Tokens that end a text or a turn, by their text. This is llama.cpp's list of `special_eog_ids`. A turn of a chat
+/// also ends at each token in this list that the chat template writes.
 pub const ENDS: [&str; 22] = [
     "<|eot_id|>",
     "<|im_end|>",

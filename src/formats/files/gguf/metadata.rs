@@ -146,7 +146,7 @@ impl<'a> Metadata<'a> {
 
     /// The error for an invalid value of `key`.
     pub(crate) fn wrong(&self, key: &str, expected: &str, found: impl std::fmt::Display) -> Error {
-        Error::model(format!("`{key}` of the GGUF file cannot be right"))
+        Error::model(format!("`{key}` of the GGUF file is not valid"))
             .at(self.place)
             .expected(expected)
             .found(found)
@@ -180,7 +180,8 @@ impl<'a> Metadata<'a> {
         match sizes.filter(|sizes| alike(sizes)).and_then(|sizes| sizes.first().copied()) {
             Some(size) => Ok(Some(size)),
             None => {
-                let expected = format!("a whole number, or the same one for each of {layers} layers");
+                let expected =
+                    format!("a whole number, or a list with the same number for each of {layers} layers");
                 let found = brief(&json(&Value::List(*list)));
                 Err(self
                     .wrong(key, &expected, found)
@@ -330,7 +331,7 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
             return Err(reader.wrong(
                 "the metadata has an array of arrays",
                 "arrays of numbers or strings",
-                "another",
+                "arrays as elements",
             ));
         }
     };

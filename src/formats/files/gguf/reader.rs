@@ -49,8 +49,8 @@ impl<'a> Reader<'a> {
     pub(crate) fn bytes(&mut self, count: u64, what: &str) -> Result<&'a [u8]> {
         let rest = &self.file[self.at..];
         let Some(bytes) = usize::try_from(count).ok().and_then(|count| rest.get(..count)) else {
-            let found = format!("{} bytes to the end of the file", rest.len());
-            return Err(self.wrong("the GGUF file is cut off", &format!("{count} bytes of {what}"), found));
+            let found = format!("{} bytes before the end of the file", rest.len());
+            return Err(self.wrong("the GGUF file is cut off", &format!("{count} bytes for {what}"), found));
         };
         self.at += bytes.len();
         Ok(bytes)

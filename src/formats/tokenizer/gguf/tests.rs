@@ -122,7 +122,7 @@ fn a_vocabulary_that_cannot_be_is_an_error() {
         message(&build.texts("tokenizer.ggml.tokens", &["a", "b"]).texts("tokenizer.ggml.merges", &[merge]))
     };
     assert!(merges("ab").contains("a space between"));
-    assert!(merges("a b").contains("the vocabulary cannot be right"));
+    assert!(merges("a b").contains("the vocabulary is not valid"));
     let outside =
         pieces().u32("tokenizer.ggml.unknown_token_id", 7).flag("tokenizer.ggml.add_eos_token", true);
     load(&outside);
@@ -208,7 +208,7 @@ fn llama_3(ranks: &str) -> Build {
         tokens.iter().enumerate().map(|(rank, token)| (&token[..], rank)).collect();
     let mut merges = Vec::new();
     for (own, token) in tokens.iter().enumerate() {
-        // The starts of the parts after everything of lower rank has been merged.
+        // The starts of the parts after all merges of lower rank.
         let mut cuts: Vec<usize> = (0..=token.len()).collect();
         loop {
             let pair =

@@ -99,7 +99,7 @@ impl ByteLevel {
     /// Returns [`Error::Model`] if a merge or a special token is not among the tokens.
     pub(in crate::tokenizer) fn build(self, place: &str) -> Result<HfTokenizer> {
         let wrong = |found: String| {
-            Error::model("the vocabulary cannot be right")
+            Error::model("the vocabulary is not valid")
                 .at(place)
                 .expected("tokens, and merges of two tokens into a third")
                 .found(printable(&found))
@@ -163,7 +163,7 @@ pub(super) fn template(before: Option<(&str, u32)>, after: Option<(&str, u32)>) 
 
 /// A component of the crate's tokenizer, built from a section of a tokenizer.json that the code above writes.
 fn from_section<T: serde::de::DeserializeOwned>(section: Value) -> T {
-    serde_json::from_value(section).unwrap_or_else(|error| unreachable!("a section of this file: {error}"))
+    serde_json::from_value(section).unwrap_or_else(|error| unreachable!("this section is valid: {error}"))
 }
 
 #[cfg(test)]

@@ -82,8 +82,8 @@ struct Model {
 /// # Errors
 /// Returns what was expected and found if the file has an unsupported part.
 pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
-    let sections: Sections<'_> =
-        serde_json::from_str(text).map_err(|error| ("a tokenizer.json".to_string(), error.to_string()))?;
+    let sections: Sections<'_> = serde_json::from_str(text)
+        .map_err(|error| ("a valid tokenizer.json".to_string(), error.to_string()))?;
     let model = &sections.model;
     one_of("model", &model.kind, MODELS)?;
     let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
@@ -106,7 +106,7 @@ pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
     if growth > MAX_GROWTH {
         return Err((
             "normalizers that keep a text's length about the same".into(),
-            format!("growth by {growth}"),
+            format!("growth up to {growth} times the length"),
         ));
     }
     let pre_tokenizer = parts("pre_tokenizer", sections.pre_tokenizer, "pretokenizers", PRE_TOKENIZERS)?;
@@ -155,7 +155,7 @@ fn parts(name: &str, raw: Option<&RawValue>, list: &str, known: &[&str]) -> Resu
         one_of(name, kind, known)?;
         if kind == "Sequence" {
             let Value::Array(inner) = part[list].take() else {
-                return Err((format!("{name}: a sequence with a list of {list}"), "none".into()));
+                return Err((format!("{name}: a sequence with a list `{list}`"), "none".into()));
             };
             waiting.extend(inner);
         } else {

@@ -88,7 +88,7 @@ impl Decoder {
         }
         match byte_level {
             true if pieces == Pieces::default() => Ok(Self::ByteLevel),
-            true => Err(("decoder: ByteLevel alone".into(), value.to_string())),
+            true => Err(("decoder: only ByteLevel".into(), value.to_string())),
             false => Ok(Self::Pieces(pieces)),
         }
     }

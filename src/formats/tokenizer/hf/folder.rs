@@ -186,8 +186,9 @@ pub(in crate::tokenizer) fn ranks(tokenizer: HfTokenizer, beside: &Beside) -> Re
     Ok(HfTokenizer { by_id, ..made })
 }
 
-/// Adds `added` and the named tokens to `inner`. If `defaults` is given, the tokens around a text are those that the
-/// folder requests. `defaults` holds the names that only the tokenizer's own file has.
+/// Adds `added` and the named tokens to `inner`. `defaults` has the named tokens of the tokenizer's own file, which are
+/// used for names that the folder does not set. If `defaults` is given, the folder also decides which tokens are added
+/// around a text.
 fn complete(
     mut inner: Inner,
     mut checked: Checked,
@@ -237,8 +238,8 @@ fn complete(
     checked.ids = checked.ids.max(last);
     let note = beside.other.as_ref().map(|name| {
         format!(
-            "transformers 5 reads the tokenizer as {name}, whose own rules are not known here: its file is read as it \
-             is, and some texts may get other tokens"
+            "transformers 5 reads the tokenizer as {name}, but this program does not know the rules of {name}: it \
+             reads tokenizer.json as it is, and may split some texts into other tokens"
         )
     });
     let fill = named.iter().find(|(name, _)| name == "fill_token" && beside.class == Class::CodeLlama);

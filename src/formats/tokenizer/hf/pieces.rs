@@ -6,8 +6,8 @@
 //! published expressions end a word before the blank, whatever comes before and after. The rest of the file is checked
 //! too. With other expressions, or with tokens that cross a blank, the text is split as a whole.
 //!
-//! A long text without such a blank is also cut inside a word, between two letters that no token joins: every step of a
-//! merge is a token, so none crosses that place. See [`Inside`].
+//! A long text without such a blank is also cut inside a word, between two letters that no token joins. Every step of a
+//! merge is a token, so no step crosses that place. See [`Inside`].
 
 use std::collections::HashSet;
 
@@ -289,7 +289,7 @@ mod tests {
         assert!(!split(r"\S+ \S+"));
     }
 
-    /// A long text has the same ids as when it is split as a whole, and the post-processor's tokens once.
+    /// A long text has the same ids as when it is split as a whole, and the post-processor adds its tokens only once.
     #[test]
     fn long_texts_are_split_as_short_ones() {
         let tokenizer = tokenizer(Cut::Llama3);
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!((blanks(false, &["a ▁"]), blanks(true, &["a ▁"])), (None, Some(&b" "[..])));
     }
 
-    /// A merge reaches over a cut only if a token does.
+    /// A merge crosses a cut only if a token crosses it.
     #[test]
     fn a_word_is_cut_where_no_token_joins_its_letters() {
         let tokenizer = tokenizer(Cut::Llama3);

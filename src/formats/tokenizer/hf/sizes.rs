@@ -98,7 +98,7 @@ pub(super) fn check_added(tokens: &[Added<'_>]) -> Result<usize, Wrong> {
     let (most, length, total) = MAX_ADDED;
     if count > most || longest > length || bytes > total {
         let expected = format!(
-            "added_tokens: at most {most} tokens, each of at most {length} bytes, {total} bytes in all"
+            "added_tokens: at most {most} tokens, each of at most {length} bytes, and at most {total} bytes in all"
         );
         return Err((
             expected,
@@ -120,7 +120,7 @@ pub(super) fn check_expression(part: &Value) -> Result<(), Wrong> {
     let effort = repetitions(expression).fold(around, usize::saturating_mul);
     if effort > MAX_AROUND {
         let expected = format!("regular expressions that look around a character at most {MAX_AROUND} times");
-        return Err((expected, format!("{around} lookarounds, up to {effort} times")));
+        return Err((expected, format!("{around} lookarounds, repeated up to {effort} times in all")));
     }
     Ok(())
 }

@@ -100,7 +100,7 @@ impl Layout {
             if !below {
                 return Err(format!("`{file}` of {name} is not below the folder"));
             }
-            // An unknown place is not replaced, so its braces are still there.
+            // An unknown placeholder is not replaced, so its braces are still there.
             let filled = named(file, Site::layer(0, 0, Stage::Xq));
             if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
                 let place = place.split('}').next().unwrap_or_default();
@@ -111,7 +111,7 @@ impl Layout {
             }
         }
         if let Some([from, to]) = self.layers.filter(|[from, to]| from >= to) {
-            return Err(format!("layers of {name} is an empty range: from {from}, and before {to}"));
+            return Err(format!("layers of {name} is an empty range: from {from} to before {to}"));
         }
         for axis in self.axes.iter().flatten() {
             let known =
@@ -251,7 +251,7 @@ fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, S
     match values.len_of(At(axis)) {
         0 => Err("its batch is empty".into()),
         count if one >= count => {
-            Err(format!("its batch has {count} sequences, and they count from 0: there is no number {one}"))
+            Err(format!("its batch has {count} sequences, numbered from 0: there is no number {one}"))
         }
         _ => Ok(values.index_axis_move(At(axis), one)),
     }

@@ -6,7 +6,7 @@ use ndarray::{ArrayD, IxDyn, ShapeBuilder};
 /// The first bytes of a `.npy` file. The version of the header follows them.
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The values as float32; `None` if the file has another number type, or is no `.npy` file.
+/// The values as float32; `None` if the file has another number type, or is not an `.npy` file.
 pub(super) fn read(bytes: &[u8]) -> Option<ArrayD<f32>> {
     let (&version, rest) = bytes.strip_prefix(MAGIC)?.split_first()?;
     let (_, rest) = rest.split_first()?;

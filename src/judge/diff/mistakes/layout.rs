@@ -52,7 +52,7 @@ struct SwappedHalves;
 /// Weights are rounded to bfloat16.
 struct RoundedWeights;
 
-/// Adds the mistakes of a stage that is computed through `chain`.
+/// Adds the mistakes that may explain a stage. `chain` has the stages that are computed to get this stage.
 pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     reordered(card, chain, all);
     all.push(Mistake::of("norm_weight_plus_one", "", Op::RmsNorm.stages(), Norms(|weight| weight + 1.0)));
@@ -132,7 +132,7 @@ fn exchanged(all: &mut Vec<Mistake>) {
     }
 }
 
-/// Adds the mistakes that read matrices in another order. If the stage is computed through several products, either one
+/// Adds the mistakes that read matrices in another order. If several products are computed to get the stage, either one
 /// of their matrices is reordered, or all are.
 fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     let sizes = card.sizes();
@@ -198,12 +198,12 @@ fn neighbours_as_halves(
     Some((head + row % (c / 2) * 2 + row / (c / 2)) * inputs + i)
 }
 
-/// Components before heads, for weights that have heads first.
+/// The order with components before heads, for weights that have heads first.
 fn heads_interleaved(weight: Weight, sizes: &Sizes, lengths: [usize; 2], cell: [usize; 2]) -> Option<usize> {
     of_heads(weight, sizes, lengths, cell, |at, heads, c| at % heads * c + at / heads)
 }
 
-/// Heads before components, for weights that have components first.
+/// The order with heads before components, for weights that have components first.
 fn heads_apart(weight: Weight, sizes: &Sizes, lengths: [usize; 2], cell: [usize; 2]) -> Option<usize> {
     of_heads(weight, sizes, lengths, cell, |at, heads, c| at % c * heads + at / c)
 }

@@ -25,7 +25,7 @@ struct BySum(Sizes);
 /// The weights of this layer are read in every layer.
 struct OfLayer(usize);
 
-/// Adds the mistakes of a stage that is computed through `chain`.
+/// Adds the mistakes that may explain a stage. `chain` has the stages that are computed to get this stage.
 pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     for (form, stages) in [
         ("of attention", &[Stage::AttnResidual][..]),

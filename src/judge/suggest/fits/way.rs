@@ -84,18 +84,18 @@ impl Way<'_> {
         sines.sum::<f64>() / self.of_first as f64
     }
 
-    /// Returns whether the values are the stage's up to a factor, in all places of the first pass.
+    /// Returns whether the values equal the stage's up to a factor, in all places of the first pass.
     pub(in crate::suggest) fn is_scaled(&self) -> bool {
         self.first().iter().all(|(_, apart)| is_scaled(apart))
     }
 
-    /// Returns whether a value is infinite or NaN in only one of file and reference.
+    /// Returns whether a value is infinite or NaN either only in the file or only in the reference.
     pub(in crate::suggest) fn is_odd(&self) -> bool {
         self.errors()[1].is_infinite()
     }
 }
 
-/// Returns whether values are the stage's up to a factor.
+/// Returns whether values equal the stage's up to a factor.
 pub(in crate::suggest) fn is_scaled(apart: &Distance) -> bool {
     /// The largest sine of the angle between the two.
     const SAME: f64 = 0.02;

@@ -31,7 +31,7 @@ impl Trace {
     pub fn open(path: &Path) -> Result<Self> {
         let place = path.display().to_string();
         Self::read(llama_trace_formats::files::map(path)?, &place).map_err(|error| {
-            // The user named one file of an export or capture, which is opened as a folder.
+            // The user may have named one file of an export or capture. These are opened as a folder.
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let of_folder = ["manifest.json", "capture.toml"].contains(&name) || name.ends_with(".npy");
             if of_folder { error.next("give the folder that contains it") } else { error }
@@ -48,7 +48,7 @@ impl Trace {
         };
         let (start, header) = header(&bytes).map_err(wrong)?;
         if word(&header, "format") != Some(FORMAT) {
-            return Err(wrong("a safetensors file that is no trace".into()));
+            return Err(wrong("a safetensors file that is not a trace".into()));
         }
         let number = |key: &str| word(&header, key).and_then(|word| word.parse::<u32>().ok());
         match number("format_version") {
@@ -83,7 +83,7 @@ impl Trace {
         };
         let inside = stages.iter().filter(|stage| stage.in_layer()).count();
         if sizes.layers.saturating_mul(inside) > rows.saturating_mul(2) {
-            return Err(wrong(format!("{} layers, and {rows} rows in the index", sizes.layers)));
+            return Err(wrong(format!("{} layers, but only {rows} rows in the index", sizes.layers)));
         }
         if labels != 0 && labels != sizes.vocab {
             return Err(wrong(format!("{labels} labels for {} tokens", sizes.vocab)));
@@ -166,7 +166,7 @@ fn header(bytes: &[u8]) -> std::result::Result<(usize, Metadata), String> {
     }
     let (header, values) = rest.split_at(length as usize);
     let header: Metadata = serde_json::from_slice(header)
-        .map_err(|error| format!("a header that cannot be right: {}", printable(&error.to_string())))?;
+        .map_err(|error| format!("an invalid header: {}", printable(&error.to_string())))?;
     if header.data_len() != values.len() {
         return Err(format!("{} bytes of values, but the header says {}", values.len(), header.data_len()));
     }
@@ -179,7 +179,7 @@ fn word<'a>(header: &'a Metadata, key: &str) -> Option<&'a str> {
 
 /// The stages with statistics, after a check of the whole description.
 fn checked(about: &About) -> std::result::Result<Vec<Stage>, String> {
-    about.card.check().map_err(|_| "an impossible model".to_owned())?;
+    about.card.check().map_err(|_| "a model with invalid sizes".to_owned())?;
     about.cache().ok_or("an unknown number type of the cache")?;
     let named = about.stages().ok_or("an unknown name of a stage")?;
     let possible = stages(&about.card.sizes(), Keep::All, |_| false);
@@ -188,14 +188,14 @@ fn checked(about: &About) -> std::result::Result<Vec<Stage>, String> {
     let in_order = named.iter().all(|stage| rest.any(|other| other == *stage));
     let whole = [Stage::Tokens, Stage::Sampled].iter().all(|stage| named.contains(stage));
     if !in_order || !whole {
-        return Err("a list of stages that cannot be right".into());
+        return Err("an invalid list of stages".into());
     }
     Ok(named)
 }
 
 /// The rows of a table of four non-negative integers.
 fn fours(header: &Metadata, data: &Bytes, name: &str) -> std::result::Result<Vec<[usize; 4]>, String> {
-    let wrong = || format!("a table of {name} that cannot be right");
+    let wrong = || format!("an invalid table of {name}");
     let info = header.info(name).filter(|info| info.dtype == Dtype::I64).ok_or_else(wrong)?;
     let [_, 4] = *info.shape else { return Err(wrong()) };
     let bytes = data.get(info.data_offsets.0..info.data_offsets.1).ok_or_else(wrong)?;
@@ -212,7 +212,7 @@ fn fours(header: &Metadata, data: &Bytes, name: &str) -> std::result::Result<Vec
 
 /// The branches of the file.
 fn branches(about: &About, header: &Metadata, data: &Bytes) -> std::result::Result<Vec<Branch>, String> {
-    let wrong = || "a table of branches that cannot be right".to_owned();
+    let wrong = || "an invalid table of branches".to_owned();
     if header.info(tables::BRANCHES).is_some_and(|info| info.shape.first() > Some(&branch::MOST)) {
         return Err(wrong());
     }
@@ -233,7 +233,7 @@ fn passes(
     header: &Metadata,
     data: &Bytes,
 ) -> std::result::Result<Vec<Vec<PassDims>>, String> {
-    let wrong = || "a table of passes that cannot be right".to_owned();
+    let wrong = || "an invalid table of passes".to_owned();
     let rows = fours(header, data, tables::PASSES)?;
     let courses = about.sequences.checked_add(branches.len()).ok_or_else(wrong)?;
     if about.sequences == 0 || courses > rows.len() {

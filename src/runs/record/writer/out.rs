@@ -9,7 +9,7 @@ const GATHERED: usize = 4 << 10;
 /// Bytes read or moved at once.
 const AT_ONCE: usize = 1 << 20;
 
-/// The file, with a buffer for short writes to each tensor, or part of a table.
+/// The file, with a buffer for short writes to each tensor or part of a table.
 pub(super) struct Out {
     pub(super) file: File,
     /// The offset of the tensors.

@@ -1,4 +1,4 @@
-//! Derives values that a trace does not keep from those it keeps.
+//! Derives values that a trace does not keep from the values that it keeps.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Reader {
             .next(next)
     }
 
-    /// Derived rows. Those of the site in `known` are taken from there.
+    /// Derived rows. Rows of the site in `known` are taken from `known`.
     fn derived(&mut self, site: Site, rows: Range<usize>, known: Option<(Site, &Rows)>) -> Result<Frame> {
         let (dims, sizes, stop) = (self.dims(site)?, self.sizes(), self.stop.clone());
         let precision = self.trace.card().precision;
@@ -114,7 +114,8 @@ impl Reader {
         })
     }
 
-    /// A residual, summed upwards from the last available one.
+    /// A residual, computed from the nearest available residual below it by adding the outputs of the sublayers between
+    /// them.
     fn residual(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         let below = |site: Site| match site.stage {
             Stage::FfnResidual => site.other(Stage::AttnResidual),

@@ -32,7 +32,7 @@ impl Reader {
 
     /// The logits of the residual of `at`, ranked.
     fn read_residual(&mut self, at: &LensAt, answers: &[u32]) -> Result<Vec<Reading>> {
-        let no_model = || self.weights.no_model(&"what a layer would predict");
+        let no_model = || self.weights.no_model(&"the prediction of a layer");
         let model = self.weights.model.clone().ok_or_else(no_model)?;
         let residual = self.rows(at.site, at.tokens.clone())?;
         let work = match &mut self.work {

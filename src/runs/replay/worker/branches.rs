@@ -42,7 +42,7 @@ impl Branches {
         run
     }
 
-    /// The number of their first `most` rows that two runs share.
+    /// How many rows two runs share at their beginning, at most `most`.
     fn shared(&self, one: Run, other: Run, most: usize) -> usize {
         let differs = |&position: &usize| self.writer(one, position) != self.writer(other, position);
         (0..most).find(differs).unwrap_or(most)

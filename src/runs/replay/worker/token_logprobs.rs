@@ -19,7 +19,7 @@ impl Worker<'_> {
         if tokens.start == 0
             && let Some(pass) = dims.pass.checked_sub(1)
         {
-            // It was drawn from the last logits of the previous pass.
+            // The first token of a pass follows the last logits of the previous pass.
             let last = self.passes[pass].dims.tokens - 1;
             let site = Site { pass, ..at.site };
             let block = self.block(site, &Region(vec![last..last + 1, 0..sizes.vocab]))?;

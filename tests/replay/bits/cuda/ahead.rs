@@ -1,5 +1,5 @@
-//! Passes that are queued before the host knows the token of the previous pass. The texts are the same as with single
-//! passes, whatever ends them.
+//! Passes that are queued before the host knows the token of the previous pass. The texts are the same as if each pass
+//! began only after the previous one, whatever ends a text.
 
 use super::*;
 use llama_trace_core::error::Error;
@@ -46,7 +46,7 @@ fn texts_that_end_by_themselves_leave_the_others_as_they_are() {
         let ends = [whole[2].0[at], whole[4].0[at + 1]];
         let expected = texts(&cpu, prompts(&ends, None), temperature);
         let ended_early = expected.iter().filter(|(_, ended)| *ended == Some(Ended::Text)).count();
-        assert!(ended_early > 0, "texts end at tokens of theirs: {ends:?}");
+        assert!(ended_early > 0, "texts end at their end tokens: {ends:?}");
         assert_eq!(texts(&cuda, prompts(&ends, None), temperature), expected, "{ends:?}");
         // Some texts wait for others to end.
         let some = Some(2 * buffer_bytes(&cuda.config, 6, 2) + (48 << 10));
@@ -69,8 +69,8 @@ fn an_answer_that_ends_leaves_nothing_behind_for_the_next() {
             };
             chat.answer(&text, ends, 6, draw).unwrap();
             text.extend(&answer);
-            // The next pass reads one token, like the pass that was queued ahead: the same token, another one, or one
-            // after a part of the answer was removed.
+            // The next pass reads one token, like the pass that was queued ahead. It may read the same token as that
+            // pass, another token, or a token after a part of the answer was removed.
             match round % 3 {
                 0 => text.push(ends.first().copied().unwrap_or(5)),
                 1 => text.push(11),

@@ -6,7 +6,7 @@ use llama_trace_judge::check::{self, Plan, Sample};
 #[test]
 fn check_holds_on_the_device() {
     for (i, checkpoint) in checkpoints().take(3).enumerate() {
-        // One of them in every precision, the others in float32.
+        // Checks the first model in every precision, and the others in float32.
         for precision in PRECISIONS.into_iter().take(if i == 0 { 3 } else { 1 }) {
             let Some((cuda, _)) = both(&checkpoint, precision) else { return };
             let cpu = Model::load(&checkpoint, Cpu::default().with_precision(Precision::F32)).unwrap();

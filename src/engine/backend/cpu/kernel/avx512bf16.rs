@@ -12,8 +12,8 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
-/// The number of weight rows at a time. Their sums with two tiles of tokens fill the registers. More rows at a distance
-/// of a power of two would also not fit into one set of the L1 cache.
+/// The number of weight rows at a time. Their sums with two tiles of tokens fill the registers. Also, rows at a
+/// distance of a power of two share a set of the L1 cache, and more rows than this do not fit into it.
 const ROWS: usize = 8;
 
 /// See [`super::bf16_unit::Unit`].

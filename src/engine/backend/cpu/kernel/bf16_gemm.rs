@@ -27,9 +27,9 @@ use llama_trace_core::tensor::Dtype;
 /// Bytes of activations that stay in the L2 cache while rows of weights are read one after the other.
 const ACTIVATIONS: usize = 1 << 20;
 
-/// The number of outputs of a token that are written at once. The outputs of the next token are one row further on,
-/// often at a distance of a power of two. If only a few outputs per token were written at once, each token's write
-/// would go to another page, and all writes to the same few sets of the caches.
+/// The number of outputs of a token that are written at once. The outputs of the next token are in the next row, often
+/// at a distance of a power of two. If only a few outputs per token were written at once, each token's write would go
+/// to another page, and all writes to the same few sets of the caches.
 const WRITTEN: usize = 256;
 
 /// The distance from one token to the next in the buffer that orders the outputs, in values.
@@ -53,7 +53,7 @@ struct Buffers<'s> {
     sums: &'s mut Sums,
 }
 
-/// Returns the rows that turn number `turn` of `turns` prefetches: a part of the 32 weight rows from `first` on, in the
+/// Returns the rows to prefetch in turn number `turn` of `turns`: a part of the 32 weight rows from `first` on, in the
 /// inputs `stretch`. After the last row of `w`, there are other rows of its matrix, or invalid addresses, for which a
 /// prefetch has no effect.
 fn next_of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, turns: usize) -> Next {
@@ -110,7 +110,7 @@ impl Unit {
         widened.resize(w.inputs.min(STRETCH), 0.0);
         sums.resize(self.bytes_of_sums() / size_of::<Sums>() + 1, Sums::zeroed());
         ordered.resize(SIDE * ORDERED * size_of::<f32>() / size_of::<Aligned>(), Aligned([0; STEP]));
-        let Some((of_stretch, sums)) = sums.split_first_mut() else { unreachable!("it has one more") };
+        let Some((of_stretch, sums)) = sums.split_first_mut() else { unreachable!("`sums` is not empty") };
         let mut buffers = Buffers { weights: bytemuck::cast_slice_mut(weights), widened, sums: of_stretch };
         for x in x.blocks() {
             let turns = x.turns();

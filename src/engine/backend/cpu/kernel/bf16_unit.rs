@@ -44,8 +44,8 @@ impl Unit {
     }
 
     /// Whether this unit multiplies weights of number type `dtype` in `precision`. The weights must be bfloat16 values,
-    /// and the unit must be faster. For one product in float32, AVX512-BF16 would need three products, each with half
-    /// as many instructions.
+    /// and the unit must be faster. In place of one float32 product, AVX512-BF16 would need three bfloat16 products,
+    /// each with half as many instructions.
     pub(in crate::backend::cpu) fn takes(self, dtype: Dtype, precision: Precision) -> bool {
         match precision {
             Precision::Bf16 => true,

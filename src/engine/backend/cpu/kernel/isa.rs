@@ -82,8 +82,8 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     }
 
     /// Computes [`ops::attention::qk`] of consecutive `queries` of `width` components with the packed keys in `part`.
-    /// `out` is the results, from the first of these keys on, and their stride from one query to the next. Call only if
-    /// [`Isa::packs_keys`].
+    /// `out` holds the results, which begin with the first of these keys, and the stride from one query's results to
+    /// the next. Call only if [`Isa::packs_keys`].
     fn qk_packed(
         &self,
         queries: &[f32],

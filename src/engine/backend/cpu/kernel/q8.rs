@@ -62,7 +62,7 @@ pub(in crate::backend::cpu) struct Quantized {
     pub(super) padded: Padded,
 }
 
-/// The same rows, each padded with zeros to whole chunks, and the sums of their values. The rows are aligned to cache
+/// Quantised rows, each padded with zeros to whole chunks, and the sums of their values. The rows are aligned to cache
 /// lines, because a vector that crosses a line takes two loads.
 #[derive(Debug, Default)]
 pub(super) struct Padded {
@@ -92,7 +92,7 @@ pub(super) struct PaddedRow<'a> {
     pub(super) sums: &'a [f32],
 }
 
-/// The same values tile by tile. Tiles that are not full are padded with zeros.
+/// Quantised rows in the order of tiles. Tiles that are not full are padded with zeros.
 #[derive(Debug, Default)]
 pub(super) struct Tiles {
     /// The number of rows in a tile, one of [`Tiling::widths`].

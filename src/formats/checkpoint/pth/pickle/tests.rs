@@ -180,7 +180,8 @@ fn cyclic_deep_and_endless_pickles_end() {
         let pickle = [&b"\x80\x02"[..], &endless.repeat(1 << 20), b"."].concat();
         assert!(message(&pickle).contains("at most"));
     }
-    // Nested tuples, 60,000 times, each with the previous one twice: 2^60000 elements, if they were ever visited.
+    // 60,000 nested tuples, each of which contains the previous one twice. A visit to all elements would be 2^60000
+    // steps.
     let squared = [&b"\x80\x02)q\0"[..], &b"h\0h\0\x86q\x00\x85".repeat(60_000), b"."].concat();
     assert!(message(&squared).contains("at most") || message(&squared).contains("a tuple"));
     // Lengths of 2^63.

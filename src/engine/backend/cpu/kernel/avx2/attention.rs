@@ -95,7 +95,7 @@ pub(super) fn pack_keys(keys: &[f32], stride: usize, count: usize, width: usize,
 }
 
 /// Computes [`ops::attention::qk`] of consecutive queries of `width` components with the packed keys in `part`. `out`
-/// is the results, from the first of these keys on, and their stride from one query to the next.
+/// holds the results, which begin with the first of these keys, and the stride from one query's results to the next.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn qk_packed(
     queries: &[f32],

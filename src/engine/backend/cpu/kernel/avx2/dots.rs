@@ -27,7 +27,7 @@ pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &m
             Dtype::F32 => dots_of::<F32>(x, w, streams, out),
             Dtype::F16 => dots_of::<F16>(x, w, streams, out),
             Dtype::BF16 => dots_of::<Bf16>(x, w, streams, out),
-            other => unreachable!("{other} is for dots_of_blocks"),
+            other => unreachable!("dots_of_blocks computes {other}"),
         }
     }
 }

@@ -80,8 +80,8 @@ unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
     let mut padding = Padding::new();
     for number in 0..w.count() {
         let row = Row::of(w, number);
-        // Each token has two vectors of sums, which the chunks use in turn: that of the next chunk, and that of the
-        // chunk after it.
+        // Each token has two vectors of sums, which the chunks use in turn: first the vector of the next chunk, then
+        // that of the chunk after it.
         let mut sums = [[_mm256_setzero_ps(); 2]; T];
         for chunk in 0..chunks {
             prefetch(row.bytes, chunk * S::BYTES, S::BYTES);

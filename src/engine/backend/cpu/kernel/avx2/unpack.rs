@@ -91,7 +91,8 @@ pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
     }
 }
 
-/// Returns the eight float16 values at `first` and at each further `stride` bytes, as float32.
+/// Returns eight float16 values as float32. The first is at `first`. Each further value is `stride` bytes after the
+/// previous one.
 ///
 /// # Safety
 /// The conditions of [`words`].
@@ -104,8 +105,9 @@ unsafe fn halves(first: *const u8, stride: usize) -> __m256 {
     _mm256_cvtph_ps(_mm_packus_epi32(low, high))
 }
 
-/// Returns the two bytes at `first` and at each further `stride` bytes, one pair per lane. Each pair is loaded as part
-/// of a vector that has it in the right lane, because loading it alone would take a shuffle.
+/// Returns eight pairs of bytes, one pair per lane. The first is at `first`. Each further pair is `stride` bytes after
+/// the previous one. Each pair is loaded as part of a vector that has it in the right lane, because loading it alone
+/// would take a shuffle.
 ///
 /// # Safety
 /// There are eight pieces of `stride` ≥ 18 bytes, one after the other. The first piece begins at most four bytes before

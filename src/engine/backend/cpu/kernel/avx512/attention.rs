@@ -106,7 +106,7 @@ pub(in super::super) fn pack_keys(
 }
 
 /// Computes [`ops::attention::qk`] of consecutive queries of `width` components with the packed keys in `part`. `out`
-/// is the results, from the first of these keys on, and their stride from one query to the next.
+/// holds the results, which begin with the first of these keys, and the stride from one query's results to the next.
 pub(in super::super) fn qk_packed(
     queries: &[f32],
     width: usize,

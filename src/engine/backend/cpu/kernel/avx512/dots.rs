@@ -57,7 +57,7 @@ fn dots_of_short(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
                 Dtype::F32 => short_f32(first, rows),
                 Dtype::F16 => short_f16(first, rows),
                 Dtype::BF16 => short_bf16(first, rows),
-                other => unreachable!("{other} is for dots_of_blocks"),
+                other => unreachable!("dots_of_blocks computes {other}"),
             }
         };
     }
@@ -95,7 +95,7 @@ fn products<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, rows: &[
             Dtype::F32 => dots_f32(x, rows),
             Dtype::F16 => dots_f16(x, rows),
             Dtype::BF16 => dots_bf16(x, rows),
-            other => unreachable!("{other} is for dots_of_blocks"),
+            other => unreachable!("dots_of_blocks computes {other}"),
         }
     }
 }

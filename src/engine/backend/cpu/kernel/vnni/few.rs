@@ -187,7 +187,7 @@ fn half_sums<S: Wide>(v: [__m512i; LANES / 2]) -> [__m512i; 2] {
         true => packed(a, b),
         false => _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)),
     };
-    // Each 128-bit part of the result holds the sums of this part of four vectors.
+    // Each 128-bit part of the result holds the sums of the same part of four vectors.
     let four = |v: &[__m512i]| {
         let (a, b) = (neighbours(v[0], v[1]), neighbours(v[2], v[3]));
         if short(8) {

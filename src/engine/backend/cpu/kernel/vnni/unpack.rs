@@ -95,7 +95,8 @@ pub(super) trait Unpack: Format + Sized {
     }
 }
 
-/// Returns the 16 float16 values at `first` and at each further `stride` bytes, as float32.
+/// Returns 16 float16 values as float32. The first is at `first`. Each further value is `stride` bytes after the
+/// previous one.
 ///
 /// # Safety
 /// The conditions of [`words`], but for 16 pieces of `stride` bytes.
