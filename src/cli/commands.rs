@@ -42,7 +42,7 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
 
-    /// Read the prompt in passes of N tokens [default: one pass]
+    /// Read the prompt in passes of N tokens [default: all]
     #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, conflicts_with = "trace")]
     pub(super) chunk: Option<usize>,
 
