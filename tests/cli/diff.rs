@@ -453,7 +453,7 @@ fn wrong_folders_and_options_are_errors_and_not_differences() {
         (&[a, "nowhere"], 3, "a trace that `llama-trace record` wrote, or a folder"),
         (&[a, empty], 3, "no manifest.json"),
         (&[a], 2, "found: A alone"),
-        (&[a, a, "--prompt", "x"], 2, "run already"),
+        (&[a, a, "--prompt", "x"], 2, "are recorded runs"),
         (&["--a", "speed=1"], 2, "there is no key `speed`"),
         (&["--a", "precision"], 2, "KEY=VALUE"),
         (&["--a", "precision=f31"], 2, "f32, bf16, q8"),

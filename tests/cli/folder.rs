@@ -247,7 +247,7 @@ fn an_invalid_file_is_named_and_the_other_files_are_shown() {
         (&right[..right.len() - 4], "is not valid"),
         (&right[..20], "is not valid"),
         (b"", "empty"),
-        (b"a text", "no .npy file"),
+        (b"a text", "not a .npy file"),
         (&other, "it has the shape (3, 2, 8) and not (3, 56)"),
         (huge.as_bytes(), "is not valid"),
     ] {
@@ -290,7 +290,9 @@ fn invalid_manifests_and_exports_of_pictures_are_refused() {
         assert_eq!(output.status.code(), Some(3), "{said}");
         said
     };
-    assert!(wrong(&|manifest| manifest["passes"][1]["start"] = 1.into()).contains("pass 1 after 1 tokens"));
+    assert!(
+        wrong(&|manifest| manifest["passes"][1]["start"] = 1.into()).contains("pass 1 starts after 1 tokens")
+    );
     assert!(wrong(&|manifest| manifest["passes"][1]["start"] = u64::MAX.into()).contains("pass 1"));
     assert!(
         wrong(&|manifest| manifest["passes"][0]["tokens"][0]["id"] = 99_999.into()).contains("token 99999")
@@ -518,9 +520,9 @@ fn an_invalid_setting_of_a_map_is_named() {
     let map = fs::read_to_string(captured.join("capture.toml")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     for (right, wrong, said) in [
-        ("rope_theta = 2000.0", "rope_theta = \"x\"", "[config] with a rope_theta that cannot be: "),
-        ("dim = 32", "dim = -3", "[config] with a dim that cannot be: "),
-        ("tied = false", "tied = 3", "[config] with a tied that cannot be: "),
+        ("rope_theta = 2000.0", "rope_theta = \"x\"", "[config] with an invalid rope_theta: "),
+        ("dim = 32", "dim = -3", "[config] with an invalid dim: "),
+        ("tied = false", "tied = 3", "[config] with an invalid tied: "),
         ("kv_heads = 2", "kv_heads = 3", "4 query heads and 3 key/value heads"),
     ] {
         assert!(map.contains(right), "{map}");

@@ -214,7 +214,7 @@ fn probabilities_are_compared_with_the_logits_of_their_own_run() {
 fn a_file_that_a_map_names_but_that_does_not_exist_is_an_error() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "[config]\nrope_thetta = 5.0\n");
-    refused(&folders, &["capture.toml", "`rope_thetta`, which is no setting", "rope_theta"]);
+    refused(&folders, &["capture.toml", "`rope_thetta`, which is not a setting", "rope_theta"]);
     let ids = format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n");
     mapped(&folders[1], &format!("{ids}stages.xq.file = \"typo_{{layer}}.npy\"\n"));
     refused(
@@ -229,7 +229,7 @@ fn a_file_that_a_map_names_but_that_does_not_exist_is_an_error() {
     mapped(&folders[1], &ids);
     fs::write(folders[1].join("pass_000/layer_01/ffn_up.npy"), "no numbers").unwrap();
     let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
-    assert!(text.contains("layer_01/ffn_up.npy: it is no .npy file"), "{text}");
+    assert!(text.contains("layer_01/ffn_up.npy: it is not a .npy file"), "{text}");
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_missing_pass_does_not_pass_and_fewer_tokens_are_the_reason() {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        refused(&[three.clone(), fewer.clone()], &["does not have a pass of", "for as many tokens"]);
+        refused(&[three.clone(), fewer.clone()], &["does not have a pass of", "with as many tokens"]);
     }
     // A difference is reported first, even if other stages are absent.
     times(&one, "layer_01/ffn_hidden", 3.0, 1);

@@ -46,9 +46,9 @@ fn options_that_differ_from_the_recorded_model_are_refused() {
         assert!(told.contains(said), "{more:?}: {told}");
     };
     refused(&["--precision", "q8"], 3, "which differs in precision (q8 in groups of 32 instead of f32)");
-    refused(&["--without", "L1/h0"], 3, "the switched-off parts (L1/h0 and not L1/h0, L2/ffn)");
+    refused(&["--without", "L1/h0"], 3, "the switched-off parts (L1/h0 instead of L1/h0, L2/ffn)");
     refused(&["--cpu-kernel", "foo"], 2, "this processor has no such kernel");
-    refused(&["--cache-dtype", "f16"], 3, "which differs in cache (f16 and not f32)");
+    refused(&["--cache-dtype", "f16"], 3, "which differs in cache (f16 instead of f32)");
     // Without these options, the model is opened as in the run, with the same parts switched off.
     let told = llama_trace([&number[..], &["--format", "json"]].concat());
     let found: Value = serde_json::from_str(&ok(&told)).unwrap();

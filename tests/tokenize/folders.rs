@@ -95,7 +95,7 @@ fn info_reports_tokens_and_embedding_rows_that_do_not_match() {
     for expected in [
         "LlamaTokenizer of transformers 5 reads it: with the file's vocabulary and merges, but without the file's rules for splitting texts",
         "the model has 426 ids, but the vocabulary has only 425 tokens: ids without a token (1)",
-        "writes <|nothing|>, which",
+        "writes <|nothing|>, for which there is no token",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }

@@ -364,7 +364,7 @@ mod tests {
         assert!(parse_vec(&file_1(2)).unwrap_err().to_string().contains("shared"));
         let mut bytes = file_1(1);
         bytes[28..32].copy_from_slice(&(-5_i32).to_le_bytes());
-        assert!(parse_vec(&bytes).unwrap_err().to_string().contains("-5 tokens"));
+        assert!(parse_vec(&bytes).unwrap_err().to_string().contains("size -5"));
     }
 
     /// The same model in version 2, with groups of 5: value k of a matrix is k, and so is scale k.

@@ -201,8 +201,8 @@ pub(super) mod tests {
     fn tensors_that_pass_their_storage_are_refused() {
         let message =
             |entry: Entry<'_>| read_vec(&pth(&[entry], &[("0", b"aabbccddeeff")])).unwrap_err().to_string();
-        assert!(message(("x", "Half", "0", 6, 1, &[2, 3], &[3, 1])).contains("reach 7"));
-        assert!(message(("x", "Half", "0", 6, 0, &[2, 3], &[4, 1])).contains("reach 7"));
+        assert!(message(("x", "Half", "0", 6, 1, &[2, 3], &[3, 1])).contains("values up to number 7"));
+        assert!(message(("x", "Half", "0", 6, 0, &[2, 3], &[4, 1])).contains("values up to number 7"));
         assert!(message(("x", "Half", "0", 7, 0, &[7], &[1])).contains("12 bytes"));
         assert!(message(("x", "Float", "0", 6, 0, &[6], &[1])).contains("6 values of 4 bytes"));
         assert!(message(("x", "Half", "1", 6, 0, &[6], &[1])).contains("`data/1`"));
