@@ -46,16 +46,19 @@
 //! | tui | core, ending, picture |
 //! | hub | core, ending, formats |
 //! | engine | core, formats |
-//! | cuda | core, formats, engine |
+//! | kernels | core |
+//! | emulator | core, kernels |
+//! | cuda | core, formats, engine, kernels; emulator only for tests |
 //! | runs | core, ending, formats, engine |
 //! | judge | core, formats, engine, runs |
-//! | the program | all crates |
+//! | the program | all crates; emulator only for tests |
 //!
 //! Two parts are separate crates if one of them needs nothing from the other. The viewer (tui) does not know the model,
 //! and the model (engine) does not know the viewer. The code that reads files (formats) does not compute. The code for
-//! GPUs (cuda) is left out of builds without GPUs. The code that all crates need is in core. Core also has the
-//! operations, because a viewer derives and explains its frames with them. The end of the process is in one crate
-//! (ending), because only one part of a program can own the signals and the terminal.
+//! GPUs (cuda, kernels) is left out of builds without GPUs. The code that runs the kernels on the CPU (emulator) is
+//! only in tests. The code that all crates need is in core. Core also has the operations, because a viewer derives and
+//! explains its frames with them. The end of the process is in one crate (ending), because only one part of a program
+//! can own the signals and the terminal.
 //! Core, formats, engine, runs and tui have a feature `native`, which adds threads, files, signals, a clock and a
 //! terminal. They also build without it, for WebAssembly; `core/lib.rs` says what replaces these. The program always
 //! has the feature `native`. Without its own features `png`, `hub`, `cuda` or `capture`, it lacks those parts.

@@ -56,6 +56,16 @@ const EDGES: &[(&str, Modules)] = &[
         ],
     ),
     (
+        "kernels",
+        &[
+            ("libraries", &[]),
+            ("nvrtc", &["error", "libraries"]),
+            ("sources", &["config", "nvrtc", "tensor"]),
+            ("ptx", &["nvrtc", "sources"]),
+            ("driver", &["error", "sources"]),
+        ],
+    ),
+    (
         "runs",
         &[
             ("record", &["config", "error", "files", "stop", "tensor", "threads", "trace"]),
@@ -109,8 +119,27 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("ending", &["error", "memory", "stop"]),
     ("picture", &["error", "memory"]),
     ("hub", &["checkpoint", "error", "files", "stop"]),
+    ("emulator", &["FOLDER", "driver", "error", "memory", "nvrtc", "ptx", "sources"]),
     // `testing` is only for the tests, as for `backend` above.
-    ("cuda", &["backend", "checkpoint", "config", "error", "memory", "ops", "stop", "tensor", "testing"]),
+    (
+        "cuda",
+        &[
+            "backend",
+            "checkpoint",
+            "config",
+            "driver",
+            "error",
+            "libraries",
+            "memory",
+            "nvrtc",
+            "ops",
+            "ptx",
+            "sources",
+            "stop",
+            "tensor",
+            "testing",
+        ],
+    ),
     ("tui", &["chapters", "error", "time", "trace"]),
 ];
 
@@ -410,7 +439,7 @@ fn every_path_in_the_module_map_exists() {
         "formats/checkpoint/mod.rs",
         "core/trace/stage/table.rs",
         "engine/model/forward.rs",
-        "cuda/sources.rs",
+        "kernels/sources.rs",
     ] {
         assert!(paths.iter().any(|path| path == named), "the module map does not mention {named}");
     }

@@ -15,10 +15,10 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use llama_trace::cuda::nvrtc::Nvrtc;
-use llama_trace::cuda::ptx;
-use llama_trace::cuda::sources::{self, Module};
 use llama_trace_core::testing::sampled;
+use llama_trace_kernels::nvrtc::Nvrtc;
+use llama_trace_kernels::ptx;
+use llama_trace_kernels::sources::{self, Module};
 use lzma_rust2::{LzmaOptions, LzmaWriter};
 use rayon::prelude::*;
 
@@ -79,7 +79,12 @@ fn resources(log: &str) -> BTreeMap<String, String> {
 
 /// Path of a file in the folder of the kernels.
 fn beside(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/kernels").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/kernels").join(name)
+}
+
+/// The folder of `emulate.cpp`.
+fn emulator() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/emulator")
 }
 
 /// The list of the resources that each kernel uses on a multiprocessor.

@@ -3,7 +3,6 @@
 //! them.
 
 use super::Cuda;
-use super::driver::{Address, Arguments, MOST_TOGETHER, pair};
 use super::kernels::Kernel;
 use super::memory::{Buffer, Memory};
 use super::pass::Pass;
@@ -11,6 +10,7 @@ use super::stage_readback::{self, ALIGNED};
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{AttentionPart, AttentionShape, AttentionSink, Fetched};
+use llama_trace_kernels::driver::{Address, Arguments, MOST_TOGETHER, pair};
 
 /// Maximum number of values of each recorded part on the device at once.
 const VALUES_AT_ONCE: usize = 4 << 20;

@@ -9,9 +9,9 @@ use std::ptr;
 
 use libloading::Library;
 
-use super::driver::{Address, failed};
-use super::libraries::{candidates, folders, load};
 use llama_trace_core::error::Result;
+use llama_trace_kernels::driver::{Address, failed};
+use llama_trace_kernels::libraries::{candidates, folders, load};
 
 /// `cublasStatus_t`: 0 is success.
 type Status = c_int;

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::driver::{Address, Arguments, Function, Launch};
 use super::queue::{Change, Fusable, Queue};
-use super::sources::Module;
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
+use llama_trace_kernels::driver::{Address, Arguments, Function, Launch};
+use llama_trace_kernels::sources::Module;
 
 /// A kernel: its file, its name there, and the number type of the weights that it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -17,33 +17,26 @@
 mod attention;
 mod blas;
 mod disabled_features;
-mod driver;
-#[cfg(any(test, feature = "testing"))]
-pub mod emulated;
 mod kernels;
-mod libraries;
 mod limits;
 mod listing;
-#[cfg(any(test, feature = "testing"))]
-mod machine;
 mod matrix;
 mod memory;
 mod noise;
 mod norm;
 mod nvidia;
-pub mod nvrtc;
 mod operations;
 mod pass;
 mod probe_driver;
 mod product;
 mod proof;
-pub mod ptx;
 mod queue;
 mod rope;
 mod sampling;
-pub mod sources;
 mod stage_readback;
 mod store;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod token_readback;
@@ -52,12 +45,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use driver::{Address, Arguments, Driver, Event, failed};
 use kernels::{Kernel, Kernels};
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 use llama_trace_engine::backend::cpu::Cpu;
+use llama_trace_kernels::driver::{Address, Arguments, Driver, Event, failed};
 use memory::{Growing, Memory};
 use queue::Queue;
 use sampling::Place;
@@ -153,77 +146,6 @@ impl Cuda {
     /// Whether there is a driver that reports at least one device, or that fails to report its devices.
     pub fn is_there() -> bool {
         probe_driver::is_there()
-    }
-
-    /// Returns the device of the tests: GPU number LLAMA_TRACE_GPU if that variable is set, otherwise the CPU emulation
-    /// with `bytes` bytes of memory. Warpgroups and streamed weights are used as if they had passed the self-test.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn of_tests(bytes: usize) -> Option<Self> {
-        let cuda = match std::env::var("LLAMA_TRACE_GPU") {
-            Ok(number) => number
-                .parse()
-                .map(Self::open)
-                .expect("LLAMA_TRACE_GPU is a number")
-                .expect("a GPU with this number"),
-            Err(_) if std::env::var_os("LLAMA_TRACE_PTX").is_some() => Self::of_ptx(bytes),
-            Err(_) => Self::emulated(bytes)?,
-        };
-        cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
-        cuda.streams.store(true, Relaxed);
-        Some(cuda)
-    }
-
-    /// Returns the CPU emulation with the kernels as they are compiled for the embedded PTX.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn compact(bytes: usize) -> Option<Self> {
-        Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.carried())))
-    }
-
-    /// Returns a device whose kernels are compiled to PTX and run by the PTX interpreter.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn of_ptx(bytes: usize) -> Self {
-        Self::over(Box::new(emulated::Emulated::of_ptx(bytes)))
-    }
-
-    /// Returns the CPU emulation of a device with `bytes` bytes of memory. `None`, after printing a message, if no
-    /// compiler for the kernels is found.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn emulated(bytes: usize) -> Option<Self> {
-        Self::lost_after(bytes, usize::MAX)
-    }
-
-    /// Returns the CPU emulation of a device that is lost after `launches` launches.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn lost_after(bytes: usize, launches: usize) -> Option<Self> {
-        Some(Self::over(Box::new(emulated::Emulated::new(bytes, launches)?)))
-    }
-
-    /// Returns the CPU emulation of a device on which every kernel fails whose name begins with `kernels`.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn refusing(bytes: usize, kernels: &'static str) -> Option<Self> {
-        Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.refusing(kernels))))
-    }
-
-    /// Returns the CPU emulation of a device, and a log of all requests to it.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn logged(bytes: usize) -> Option<(Self, emulated::Log)> {
-        let device = emulated::Emulated::new(bytes, usize::MAX)?;
-        let log = device.log();
-        Some((Self::over(Box::new(device)), log))
-    }
-
-    /// Returns the CPU emulation of a device, and the list of the kernels that it loads.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn listed(bytes: usize) -> Option<(Self, KernelList)> {
-        let device = emulated::Emulated::new(bytes, usize::MAX)?;
-        let list = device.list();
-        Some((Self::over(Box::new(device)), list))
-    }
-
-    /// Returns how often a captured graph was launched.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn repeated(&self) -> usize {
-        self.queue.repeated()
     }
 
     fn over(driver: Box<dyn Driver>) -> Self {

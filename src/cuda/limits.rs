@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::Cuda;
 use super::blas::WORKSPACE;
-use super::driver::Arguments;
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory};
@@ -15,6 +14,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 use llama_trace_core::tensor::Noise;
 use llama_trace_engine::backend::{self, Backend, Limits, PassRows, Span};
+use llama_trace_kernels::driver::Arguments;
 
 /// The sizes of the measurements.
 #[derive(Clone, Copy)]

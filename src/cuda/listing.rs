@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room};
-use super::sources::Module;
 use llama_trace_core::error::Result;
+use llama_trace_kernels::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room};
+use llama_trace_kernels::sources::Module;
 
 /// The kernels that a device has loaded: module and name of each, without repetitions.
 #[derive(Clone, Debug, Default)]
-pub struct KernelList(Arc<Mutex<Vec<(Module, String)>>>);
+pub struct KernelList(pub(super) Arc<Mutex<Vec<(Module, String)>>>);
 
 impl KernelList {
     /// Returns the kernels that were listed so far.

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Cuda;
-use super::driver::{Address, pair};
 use super::memory::Memory;
 use super::noise;
 use super::queue::Queue;
@@ -16,6 +15,7 @@ use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{SeeGroups, WholeRows, cpu};
+use llama_trace_kernels::driver::{Address, pair};
 
 /// Bytes that are copied before the stop request is checked again.
 const PIECE: usize = 64 << 20;

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::driver::Address;
 use super::queue::Queue;
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend;
+use llama_trace_kernels::driver::Address;
 
 /// Bytes on the device, owned by this value.
 pub(super) struct Memory {

@@ -1,11 +1,11 @@
 //! Random numbers that are generated on the device.
 
 use super::Cuda;
-use super::driver::Arguments;
 use super::kernels::Kernel;
 use super::memory::Memory;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Noise;
+use llama_trace_kernels::driver::Arguments;
 
 /// Returns `bytes` random bytes, rounded up to a whole 8-byte word. A product that follows may read its weights before
 /// the previous kernel has ended. That kernel is never the one that generates these bytes, because a copy or a memset

@@ -7,10 +7,10 @@
 use std::ops::Range;
 
 use super::Cuda;
-use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::queue::{Change, Fusable};
 use llama_trace_core::error::Result;
+use llama_trace_kernels::driver::{Address, Arguments};
 
 /// Arguments: x, weight, ε, width, out, then the optional outputs: in bfloat16, in int8, and packed ([`to_nowhere`]).
 const RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };

@@ -18,14 +18,16 @@ use cudarc::driver::sys::{self, CUevent, CUfunction, CUgraphExec, CUmodule, CUre
 
 use super::blas::Blas;
 use super::disabled_features::{self, DisabledFeatures};
-use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed};
-use super::nvrtc::{Nvrtc, Version, WARPGROUPS};
 use super::probe_driver::{Found, check, find};
-use super::ptx;
-use super::sources::Module;
 use super::store::Store;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::memory::no_memory;
+use llama_trace_kernels::driver::{
+    About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed,
+};
+use llama_trace_kernels::nvrtc::{Nvrtc, Version, WARPGROUPS};
+use llama_trace_kernels::ptx;
+use llama_trace_kernels::sources::Module;
 
 /// The first architecture with programmatic dependent launch: a kernel may start before the previous kernel has ended.
 const OVERLAPS: (u32, u32) = (9, 0);
@@ -357,9 +359,9 @@ impl Nvidia {
             // Each kernel waits for the results of the previous kernel. Before that wait, it only reads its weights.
             numAttrs: u32::from(early && !launch.late),
         };
-        // SAFETY: the function was loaded from the sources in `kernels/`, and the caller passes the arguments that the
-        // kernel declares. Each argument begins at a word and lies completely in the words. The driver reads the
-        // arguments before it returns. They point to memory that is freed in the order of the stream.
+        // SAFETY: the function was loaded from the sources of llama-trace-kernels, and the caller passes the arguments
+        // that the kernel declares. Each argument begins at a word and lies completely in the words. The driver reads
+        // the arguments before it returns. They point to memory that is freed in the order of the stream.
         let code = unsafe {
             sys::cuLaunchKernelEx(
                 &raw const config,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory, Vector, own};
@@ -24,6 +23,7 @@ use llama_trace_engine::backend::{
     self, AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, OnOutput, Operation,
     PassRows, Product, SeeGroups, SeeInt8, Span, Swiglu, cpu,
 };
+use llama_trace_kernels::driver::{Address, Arguments};
 
 /// Maximum number of values that a converting kernel writes for one read.
 const VALUES_AT_ONCE: usize = 4 << 20;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::driver::Address;
 use super::memory::Growing;
 use super::queue::Queue;
 use super::stage_readback::StageReadback;
 use super::token_readback::{DRAWN, TokenReadback};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{Draw, Span};
+use llama_trace_kernels::driver::Address;
 
 /// The input of a pass, in this order: for each span (first row, start, T, K), int32 each; for each draw its random
 /// number, float64; the ids of all rows, int32 each; the positions of all rows, int32 each. The drawn tokens are in

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use libloading::Library;
 
-use super::driver::{About, failed};
-use super::nvrtc::Version;
-use super::ptx;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_kernels::driver::{About, failed};
+use llama_trace_kernels::nvrtc::Version;
+use llama_trace_kernels::ptx;
 
 /// The oldest architecture that the kernels support.
 const OLDEST: (u32, u32) = (8, 0);

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Cuda;
 use super::attention::MOST_BLOCKS;
-use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Growing, Memory, Vector, own};
@@ -20,6 +19,7 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 use llama_trace_engine::backend::{self, PassRows, Span};
+use llama_trace_kernels::driver::{Address, Arguments};
 
 mod dequantized;
 mod integer;

@@ -570,9 +570,9 @@ fn made_by_tiles(cuda: &Cuda, tiles: Tiles) -> Result<[Vec<f32>; 2]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::emulated::Asked;
     use super::*;
     use llama_trace_core::testing::sampled;
+    use llama_trace_emulator::Asked;
 
     #[test]
     fn a_wrong_value_and_none_at_all_are_told_from_the_right_ones() {

@@ -9,10 +9,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Address, Driver, Event, Graph, Launch};
 use super::norm::Norm;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
+use llama_trace_kernels::driver::{Address, Driver, Event, Graph, Launch};
 
 /// The result of a change to a launch in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

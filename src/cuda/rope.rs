@@ -4,12 +4,12 @@
 //! intermediate value is recorded, each step has its own launch. The bits are the same.
 
 use super::Cuda;
-use super::driver::{Address, Arguments, Launch, pair};
 use super::kernels::Kernel;
 use super::product::{MOST_PRODUCTS, PRODUCT_WORDS, TURNS_WORDS, turns_of};
 use super::queue::Change;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
+use llama_trace_kernels::driver::{Address, Arguments, Launch, pair};
 
 const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
 

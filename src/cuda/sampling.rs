@@ -1,13 +1,13 @@
 //! Sampling on the device, as a part of the pass. Only the drawn token ids go to the host.
 
 use super::Cuda;
-use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::memory::{Buffer, Memory};
 use super::pass::Pass;
 use super::token_readback::DRAWN;
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Draw;
+use llama_trace_kernels::driver::{Address, Arguments};
 
 /// Number of thread blocks for each row of logits.
 const BLOCKS: usize = 64;

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Cuda;
-use super::driver::{Address, Arguments, Event};
 use super::kernels::Kernel;
 use super::memory::{Memory, Pinned};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Fetched;
+use llama_trace_kernels::driver::{Address, Arguments, Event};
 
 /// Bytes of a pass's memory for stages. In a decode pass, it has room for the stages of several layers of the largest
 /// models. In tests it is so small that a prompt fills it.

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN, digest};
 
-use super::nvrtc::{OPTIONS, Source, Version};
-use super::sources;
 use llama_trace_core::error::Result;
+use llama_trace_kernels::nvrtc::{OPTIONS, Source, Version};
+use llama_trace_kernels::sources;
 
 /// Maximum size of a file that is read, in bytes. Every kernel is smaller.
 const MOST: u64 = 64 << 20;

@@ -9,7 +9,6 @@ mod streams;
 
 use std::ops::Range;
 
-use super::emulated::Asked;
 use super::*;
 use half::{bf16, f16};
 use llama_trace_core::config::{CacheDtype, Pairing};
@@ -17,6 +16,7 @@ use llama_trace_core::memory::no_memory;
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_core::testing::sampled;
+use llama_trace_emulator::Asked;
 use llama_trace_engine::backend::cpu::testing::{noise, random_blocks};
 use llama_trace_engine::backend::{
     AttentionPart, AttentionShape, AttentionSink, Backend, Buffer, Input, Matrix, Pass, PassRows, Span,

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::driver::Address;
 use super::memory::Pinned;
 use super::queue::Queue;
 use super::{Cuda, Mark};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Drawn;
+use llama_trace_kernels::driver::Address;
 
 /// Bytes of a `struct Drawn` of the kernels.
 pub(super) const DRAWN: usize = 8;

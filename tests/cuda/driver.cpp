@@ -7,7 +7,7 @@
 // memory or from memory that is not pinned, shared memory that was not requested, and a call that a capture forbids.
 //
 // The environment describes the device: LLT_DRIVER_MODULES (a file with the hash of each module's PTX, and the
-// arguments of the compiler), LLT_DRIVER_FOLDER (for compiled modules), LLT_DRIVER_KERNELS (the folder of the sources),
+// arguments of the compiler), LLT_DRIVER_FOLDER (for compiled modules), LLT_DRIVER_EMULATOR (the folder of emulate.cpp),
 // LLT_DRIVER_BYTES (of memory), LLT_DRIVER_MEMORIES (number of successful allocations), LLT_DRIVER_LOST (number of
 // kernels before the device is lost), LLT_DRIVER_NO_CAPTURE (kernels that may start early are not captured, as by
 // drivers before CUDA 12.3; with `all`, no kernel is), LLT_DRIVER_NO_EARLY (kernels that may start early are not
@@ -187,7 +187,7 @@ std::unique_ptr<Module> loaded(const char* ptx) {
         if (line.compare(0, name.str().size() + 1, name.str() + " ") != 0) continue;
         std::string path = word("LLT_DRIVER_FOLDER") + ("/" + name.str()) + ".so", fresh = path + "." + std::to_string(getpid());
         if (access(path.c_str(), R_OK) != 0) {
-            std::string command = "cd '" + std::string(word("LLT_DRIVER_KERNELS")) + "' && " +
+            std::string command = "cd '" + std::string(word("LLT_DRIVER_EMULATOR")) + "' && " +
                                   line.substr(name.str().size() + 1) + " emulate.cpp -o '" + fresh + "' && mv '" + fresh + "' '" + path + "'";
             if (system(command.c_str()) != 0) fail("a module does not compile");
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use llama_trace::cuda::ptx;
+use llama_trace_kernels::ptx;
 
 /// FNV-1a, as in driver.cpp.
 fn hash(bytes: &[u8]) -> u64 {
@@ -29,8 +29,10 @@ fn driver() -> Option<&'static Path> {
             return None;
         }
         // The name of the folder depends on all sources, so code from other sources is in other folders.
+        let folders = [super::beside(""), super::emulator()];
+        let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
         let mut sources: Vec<_> =
-            fs::read_dir(super::beside("")).unwrap().map(|entry| entry.unwrap().path()).collect();
+            entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
         sources.sort();
         let all: Vec<u8> = sources.iter().flat_map(|path| fs::read(path).unwrap()).collect();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("driver-{:x}", hash(&all)));
@@ -48,8 +50,9 @@ fn driver() -> Option<&'static Path> {
                 let file = module.file;
                 writeln!(
                     table,
-                    "{:x} {compiler} {options} -shared -fPIC '-DKERNELS=\"{file}.cu\"'{defines}",
-                    hash(text.as_bytes())
+                    "{:x} {compiler} {options} -shared -fPIC -I '{}' '-DKERNELS=\"{file}.cu\"'{defines}",
+                    hash(text.as_bytes()),
+                    super::beside("").display()
                 )
                 .unwrap();
             }
@@ -67,7 +70,7 @@ fn run(words: &[&str], environment: &[(&str, &str)]) -> Output {
     command.args(words).env("LD_LIBRARY_PATH", folder).env("LLT_DRIVER_FOLDER", folder);
     command
         .env("LLT_DRIVER_MODULES", folder.join("modules.txt"))
-        .env("LLT_DRIVER_KERNELS", super::beside(""));
+        .env("LLT_DRIVER_EMULATOR", super::emulator());
     command.env("LLT_DRIVER_BYTES", (4_u64 << 30).to_string()).env("XDG_CACHE_HOME", folder.join("cache"));
     command.env_remove("LLAMA_TRACE_NVRTC").envs(environment.iter().copied());
     command.output().unwrap()

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The command that compiles kernels for the CPU.
-pub(super) const OPTIONS: &str = include_str!("../../src/cuda/kernels/emulate.options");
+pub(super) const OPTIONS: &str = include_str!("../../src/emulator/emulate.options");
 
 const SANITIZED: &str =
     "an address that does not suit its type, a shift by a whole word, or a conversion beyond its type";
@@ -19,7 +19,7 @@ fn faults(folder: &Path) -> Option<PathBuf> {
     let (tests, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda"), folder.join("faults"));
     let mut command = Command::new(compiler);
     command.args(OPTIONS.split_whitespace()).arg("-DKERNELS=\"faults.cu\"");
-    command.arg("-I").arg(super::beside("")).arg("-I").arg(&tests);
+    command.arg("-I").arg(super::emulator()).arg("-I").arg(super::beside("")).arg("-I").arg(&tests);
     let output = command.arg(tests.join("faults.cpp")).arg("-o").arg(&program).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(program)

@@ -6,7 +6,7 @@ use super::*;
 use crate::cli::Cli;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_cuda::Cuda;
-use llama_trace_cuda::emulated::Asked;
+use llama_trace_emulator::Asked;
 use llama_trace_engine::backend::cpu::Cpu;
 use llama_trace_engine::model::{buffer_bytes, kv_cache};
 

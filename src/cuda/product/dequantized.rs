@@ -3,12 +3,12 @@
 
 use super::Asked;
 use crate::Cuda;
-use crate::driver::Arguments;
 use crate::kernels::Kernel;
 use crate::matrix::Matrix;
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
+use llama_trace_kernels::driver::Arguments;
 
 /// Maximum number of matrix values that are dequantised together: 256 MiB in bfloat16.
 const MOST_VALUES: usize = 128 << 20;

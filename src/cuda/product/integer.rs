@@ -3,13 +3,13 @@
 
 use super::{Asked, Input};
 use crate::Cuda;
-use crate::driver::{Address, Arguments};
 use crate::kernels::Kernel;
 use crate::memory::{Growing, Vector};
 use crate::norm;
 use crate::queue::Fusable;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
+use llama_trace_kernels::driver::{Address, Arguments};
 
 /// Values of a row that are packed together.
 const UNIT: usize = 32;

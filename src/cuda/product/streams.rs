@@ -10,16 +10,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Asked, Input, MOST_PRODUCTS, PRODUCT_WORDS, Run, gated_words, in_chunks, words};
 use crate::Cuda;
-use crate::driver::{Address, Arguments, pair};
 use crate::kernels::Kernel;
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use crate::norm;
 use crate::queue::Change;
-use crate::sources::LARGE;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
+use llama_trace_kernels::driver::{Address, Arguments, pair};
+use llama_trace_kernels::sources::LARGE;
 
 /// Number of activations that share a scale.
 pub(super) const GROUP: usize = 32;

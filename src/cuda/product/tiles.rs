@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Asked, Input, Run, blocks, gated_words, words};
 use crate::Cuda;
-use crate::driver::Arguments;
 use crate::kernels::{Kernel, Kernels};
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use llama_trace_core::error::Result;
+use llama_trace_kernels::driver::Arguments;
 
 /// A kernel that multiplies many rows in bfloat16. All kernels of one file give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Attention over one token and over several, with windows, ragged spans and every number type of the cache.
 
-use super::emulated::Asked;
 use super::*;
+use llama_trace_emulator::Asked;
 
 /// The rows that a sink received, part by part.
 #[derive(Default)]

@@ -3,10 +3,10 @@
 
 use std::fmt::Write;
 
-use super::super::emulated::Emulated;
 use super::*;
 use llama_trace_core::config::{ModelConfig, RopeScaling};
 use llama_trace_core::trace::{NoProbe, Probe, Site, Values};
+use llama_trace_emulator::Emulated;
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::random;

@@ -16,7 +16,7 @@ fn whole_types(what: &str) -> Vec<Dtype> {
     [first.to_vec(), sampled(what, others, 1)].concat()
 }
 
-fn launches(log: &emulated::Log) -> usize {
+fn launches(log: &llama_trace_emulator::Log) -> usize {
     let of = |asked: &Asked| match asked {
         Asked::Launches(count) | Asked::Graph(count) => *count,
         _ => 0,

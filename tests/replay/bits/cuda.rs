@@ -16,7 +16,7 @@ use super::*;
 use llama_trace_core::testing::sampled;
 use llama_trace_core::trace::Values;
 use llama_trace_cuda::Cuda;
-use llama_trace_cuda::emulated::Asked;
+use llama_trace_emulator::Asked;
 use llama_trace_engine::backend::{Draw, Span};
 use llama_trace_engine::generate::{Batch, Prompts};
 use llama_trace_formats::checkpoint::Checkpoint;

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 /// The supported major versions, the newest first.
-pub(super) const MAJORS: [u32; 2] = [13, 12];
+const MAJORS: [u32; 2] = [13, 12];
 
 /// The environment variable with the folders to search first, separated as in PATH.
-pub(super) const VARIABLE: &str = "LLAMA_TRACE_NVRTC";
+pub(crate) const VARIABLE: &str = "LLAMA_TRACE_NVRTC";
 
-/// Loads a library, and makes its symbols visible to libraries that are loaded later.
-pub(super) fn load(path: &Path) -> Option<Library> {
+/// Loads a library, and makes its symbols visible to libraries that are loaded later. `None` if it cannot be loaded.
+pub fn load(path: &Path) -> Option<Library> {
     // SAFETY: NVIDIA's libraries may be loaded at any time and by any thread. Files with the names of these libraries
     // are trusted like the program itself, in the loader's path and in the user's folders.
     #[cfg(unix)]
@@ -31,8 +31,9 @@ pub(super) fn load(path: &Path) -> Option<Library> {
     }
 }
 
-/// Returns the folders to search in addition to the loader's path.
-pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
+/// Returns the folders to search in addition to the loader's path. `variable` returns the value of an environment
+/// variable.
+pub fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> =
         variable(VARIABLE).map(|list| env::split_paths(&list).collect()).unwrap_or_default();
     for home in
@@ -61,8 +62,8 @@ pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf
     all
 }
 
-/// Returns the candidates for the library `name`: first names that the loader searches for, then files.
-pub(super) fn candidates(name: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
+/// Returns the candidates for the library `name` (`nvrtc`, `cublasLt`): first names that the loader searches for, then files.
+pub fn candidates(name: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     let name = |major: u32| match (cfg!(windows), name) {
         (true, "nvrtc") => format!("nvrtc64_{major}0_0.dll"),
         (true, name) => format!("{name}64_{major}.dll"),
@@ -76,7 +77,7 @@ pub(super) fn candidates(name: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// Returns the libraries of built-in functions in NVRTC's folder. Empty if NVRTC's path is not absolute.
-pub(super) fn builtins(path: &Path) -> Vec<PathBuf> {
+pub(crate) fn builtins(path: &Path) -> Vec<PathBuf> {
     let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else { return Vec::new() };
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let major = name.rsplit('.').next().unwrap_or_default().to_owned();

@@ -15,7 +15,7 @@ pub(super) const SHARED: u64 = 0x7f00_0000_0000_0000;
 pub(super) const FIRST_SHARED: u64 = 1024;
 
 /// The kernels of a module.
-pub(in super::super) struct Program {
+pub(crate) struct Program {
     pub(super) entries: HashMap<String, Entry>,
     /// The module's constants, in words. Instructions refer to them by address.
     pub(super) constants: Vec<Box<[u64]>>,
@@ -154,7 +154,7 @@ impl Program {
     ///
     /// # Panics
     /// If the text has an unsupported statement.
-    pub(in super::super) fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let text = bare(text);
         let pieces = pieces(&text);
         let mut program = Self { entries: HashMap::new(), constants: Vec::new() };

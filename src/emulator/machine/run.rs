@@ -8,10 +8,10 @@ use super::warp::{Block, Stopped, Warp};
 
 /// The size of a launch: the numbers of blocks and of threads per block, and the bytes of dynamic shared memory.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Grid {
-    pub(in super::super) blocks: [u32; 3],
-    pub(in super::super) threads: [u32; 3],
-    pub(in super::super) shared: u32,
+pub(crate) struct Grid {
+    pub(crate) blocks: [u32; 3],
+    pub(crate) threads: [u32; 3],
+    pub(crate) shared: u32,
 }
 
 /// The bytes of shared memory that a block can have on every device from compute capability 8.0 on; 8.6, 8.9 and 12.0
@@ -22,7 +22,7 @@ const MOST_OF_LARGE: usize = 227 << 10;
 
 /// Runs the kernel `name` over a grid, with arguments at these addresses. `known` returns whether bytes of the device's
 /// memory are allocated. Returns false if there is no such kernel.
-pub(in super::super) fn run(
+pub(crate) fn run(
     program: &Program,
     name: &str,
     grid: Grid,

@@ -1,7 +1,7 @@
 // Builds one file of kernels (-DKERNELS='"rms_norm.cu"') as a library that runs them on the CPU: see emulate.hpp.
 //
 //     c++ -std=c++17 -O1 -Wall -Wno-unknown-pragmas -shared -fPIC -ffp-contract=off -DKERNELS='"rms_norm.cu"' \
-//         -DPRECISION=F32 emulate.cpp
+//         -DPRECISION=F32 -I ../kernels emulate.cpp
 //
 // (The unknown pragma is CUDA's `unroll`.)
 #include <signal.h>

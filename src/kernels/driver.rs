@@ -1,8 +1,9 @@
-//! The interface of a device. It has two implementations: NVIDIA's driver ([`super::nvidia`]) and, for the tests, the
-//! CPU, which runs the same kernels compiled as C++.
+//! The interface of a device. It has two implementations: NVIDIA's driver (`nvidia` of llama-trace-cuda) and, for the
+//! tests, the CPU, which runs the same kernels compiled as C++ (llama-trace-emulator).
 //!
 //! All work is done in the order of the calls, as in one CUDA stream. Writes, copies and launches are asynchronous:
-//! they may return before they are done. Reads wait.
+//! they may return before they are done. Reads wait. A method that returns a `Result` fails if the device fails
+//! ([`failed`]). This may be the failure of earlier work.
 
 use std::time::Duration;
 
@@ -10,31 +11,31 @@ use super::sources::Module;
 use llama_trace_core::error::{Error, Result};
 
 /// An address in the device's memory.
-pub(super) type Address = u64;
+pub type Address = u64;
 
 /// A loaded kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Function(pub(super) u64);
+pub struct Function(pub u64);
 
 /// Launches that the driver captured as one graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Graph(pub(super) u64);
+pub struct Graph(pub u64);
 
 /// An event in the device's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Event(pub(super) u64);
+pub struct Event(pub u64);
 
 /// Maximum number of arguments of a kernel, and of the 8-byte words of all its arguments.
 const MOST_ARGUMENTS: usize = 12;
 const MOST_WORDS: usize = 64;
 
 /// Maximum number of spans of a batch in one launch. The kernels have the same constant.
-pub(super) const MOST_TOGETHER: usize = 16;
+pub const MOST_TOGETHER: usize = 16;
 
 /// The arguments of a launch: addresses, int32, int64 and float32 values, and structures in C's memory layout. Each
 /// argument begins at an 8-byte word.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Arguments {
+pub struct Arguments {
     words: [u64; MOST_WORDS],
     used: usize,
     /// The first word of each argument.
@@ -57,46 +58,52 @@ struct Narrow {
 
 /// A launch of one kernel over one grid.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Launch {
-    pub(super) function: Function,
+pub struct Launch {
+    /// The kernel.
+    pub function: Function,
     /// Size of the grid in blocks.
-    pub(super) grid: [u32; 3],
+    pub grid: [u32; 3],
     /// Size of a block in threads.
-    pub(super) block: [u32; 3],
+    pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
-    pub(super) shared: u32,
-    pub(super) arguments: Arguments,
+    pub shared: u32,
+    /// The arguments that the kernel declares, in this order.
+    pub arguments: Arguments,
     /// Whether this launch belongs to one pass only, for example because it records values. No graph contains such a
     /// launch.
-    pub(super) apart: bool,
+    pub apart: bool,
     /// Whether this launch waits until the previous launch has ended, because that one writes the weights that this one
     /// reads. Other launches may read their weights earlier.
-    pub(super) late: bool,
+    pub late: bool,
 }
 
 /// Properties of a device.
 #[derive(Clone, Debug)]
-pub(super) struct About {
-    pub(super) name: String,
+pub struct About {
+    /// Its name for users.
+    pub name: String,
     /// Its compute capability: (9, 0) is sm_90.
-    pub(super) architecture: (u32, u32),
-    pub(super) multiprocessors: u32,
+    pub architecture: (u32, u32),
+    /// Number of its multiprocessors, which run blocks at the same time.
+    pub multiprocessors: u32,
     /// Maximum number of bytes of shared memory of a block.
-    pub(super) shared: usize,
+    pub shared: usize,
 }
 
 /// Bytes of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
-    pub(super) free: usize,
-    pub(super) total: usize,
+pub struct Room {
+    /// Bytes that can be allocated.
+    pub free: usize,
+    /// All bytes.
+    pub total: usize,
 }
 
 impl Launch {
     /// Joins another launch to this one, as one more layer in the grid's third dimension. The first `words` words of
     /// the arguments describe a launch's span. Only these may differ between the two launches. Returns whether they
     /// were joined.
-    pub(super) fn join(&mut self, other: &Self, words: usize) -> bool {
+    pub fn join(&mut self, other: &Self, words: usize) -> bool {
         let (spans, all) = (self.grid[2] as usize, words * MOST_TOGETHER);
         let alike =
             |launch: &Self| (launch.function, launch.grid[0], launch.grid[1], launch.block, launch.shared);
@@ -113,14 +120,23 @@ impl Launch {
     }
 }
 
+impl Default for Arguments {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Arguments {
     /// Returns an empty list of arguments.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self { words: [0; MOST_WORDS], used: 0, starts: [0; MOST_ARGUMENTS], count: 0, narrow: None }
     }
 
     /// Adds a structure with these words.
-    pub(super) fn words(mut self, words: &[u64]) -> Self {
+    ///
+    /// # Panics
+    /// If there are more than 12 arguments or 64 words.
+    pub fn words(mut self, words: &[u64]) -> Self {
         self.starts[self.count] = self.used as u8;
         self.count += 1;
         self.words[self.used..self.used + words.len()].copy_from_slice(words);
@@ -130,28 +146,28 @@ impl Arguments {
 
     /// Adds an array of [`MOST_TOGETHER`] structures, one for each span. `words` is the first structure;
     /// [`Launch::join`] fills in the others.
-    pub(super) fn first_of(self, words: &[u64]) -> Self {
+    pub fn first_of(self, words: &[u64]) -> Self {
         let mut all = [0; MOST_WORDS];
         all[..words.len()].copy_from_slice(words);
         self.words(&all[..words.len() * MOST_TOGETHER])
     }
 
     /// Adds an address. 0 is the null pointer.
-    pub(super) fn address(self, at: Address) -> Self {
+    pub fn address(self, at: Address) -> Self {
         self.words(&[at])
     }
 
     /// Adds the address of a result in bfloat16. It is null until [`Arguments::narrow`] sets it; with null, the kernel
     /// writes `count` float32 values to `out`. The `others` words before this address are the addresses of the float32
     /// outputs. `narrow` sets them to null, because a kernel does not write an output with a null address.
-    pub(super) fn narrow_too(self, out: Address, count: usize, others: usize) -> Self {
+    pub fn narrow_too(self, out: Address, count: usize, others: usize) -> Self {
         let narrow = Narrow { out, count, at: self.used, others: (self.used - others, self.used) };
         Self { narrow: Some(narrow), ..self.address(0) }
     }
 
     /// Makes the kernel write its result to `to` in bfloat16 and nowhere else. This is possible if the kernel supports
     /// it and its result is these `count` values at `out`. Returns whether the arguments were changed.
-    pub(super) fn narrow(&mut self, (out, count): (Address, usize), to: Address) -> bool {
+    pub fn narrow(&mut self, (out, count): (Address, usize), to: Address) -> bool {
         let Some(narrow) = self.narrow.take_if(|narrow| (narrow.out, narrow.count) == (out, count)) else {
             return false;
         };
@@ -161,37 +177,40 @@ impl Arguments {
     }
 
     /// Adds an int32.
-    pub(super) fn int(self, value: usize) -> Self {
+    ///
+    /// # Panics
+    /// If `value` does not fit ([`pair`]).
+    pub fn int(self, value: usize) -> Self {
         self.words(&[pair(value, 0)])
     }
 
     /// Adds an int64.
-    pub(super) fn long(self, value: usize) -> Self {
+    pub fn long(self, value: usize) -> Self {
         self.words(&[value as u64])
     }
 
     /// Adds any 64 bits.
-    pub(super) fn bits(self, value: u64) -> Self {
+    pub fn bits(self, value: u64) -> Self {
         self.words(&[value])
     }
 
     /// Adds a float32.
-    pub(super) fn float(self, value: f32) -> Self {
+    pub fn float(self, value: f32) -> Self {
         self.words(&[u64::from(value.to_bits())])
     }
 
     /// Returns all words.
-    pub(super) fn all(&self) -> &[u64] {
+    pub fn all(&self) -> &[u64] {
         &self.words[..self.used]
     }
 
     /// Returns all words, to change them.
-    pub(super) fn all_mut(&mut self) -> &mut [u64] {
+    pub fn all_mut(&mut self) -> &mut [u64] {
         &mut self.words[..self.used]
     }
 
     /// Iterates over the addresses of the arguments: the first word of each.
-    pub(super) fn each(&self) -> impl Iterator<Item = &u64> {
+    pub fn each(&self) -> impl Iterator<Item = &u64> {
         self.starts[..self.count].iter().map(|start| &self.words[usize::from(*start)])
     }
 }
@@ -201,7 +220,7 @@ impl Arguments {
 /// # Panics
 /// If `first` or `second` does not fit into an int32. Sizes of a model always fit: they are checked when the model is
 /// opened.
-pub(super) fn pair(first: usize, second: usize) -> u64 {
+pub fn pair(first: usize, second: usize) -> u64 {
     let half = |value: usize| {
         let value = i32::try_from(value).unwrap_or_else(|_| unreachable!("{value} is no int32"));
         u64::from(value.cast_unsigned())
@@ -210,10 +229,10 @@ pub(super) fn pair(first: usize, second: usize) -> u64 {
 }
 
 /// A matrix product by NVIDIA's library. Each call multiplies the matrices at the given addresses.
-pub(super) type LibraryProduct<'a> = Box<dyn Fn([Address; 4]) -> Result<()> + 'a>;
+pub type LibraryProduct<'a> = Box<dyn Fn([Address; 4]) -> Result<()> + 'a>;
 
 /// The operations of a device.
-pub(super) trait Driver: Send + Sync {
+pub trait Driver: Send + Sync {
     /// The device's properties.
     fn about(&self) -> &About;
 
@@ -322,7 +341,7 @@ pub(super) trait Driver: Send + Sync {
 }
 
 /// Returns the error of a device that cannot do `what`. `found` is the driver's error code.
-pub(super) fn failed(what: &str, found: impl std::fmt::Display) -> Error {
+pub fn failed(what: &str, found: impl std::fmt::Display) -> Error {
     Error::prompt(format!("the CUDA device cannot {what}"))
         .expected("a working device")
         .found(found)

@@ -16,7 +16,7 @@ pub struct Module {
 }
 
 /// Number of values of a large block of weights.
-pub(super) const LARGE: usize = 256;
+pub const LARGE: usize = 256;
 
 /// The number types of weights that a file is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ macro_rules! file {
     ($name:literal, $weights:ident, $cache:literal, $precision:literal) => {
         File {
             name: $name,
-            text: include_str!(concat!("kernels/", $name, ".cu")),
+            text: include_str!(concat!($name, ".cu")),
             weights: Weights::$weights,
             cache: $cache,
             precision: $precision,
@@ -104,7 +104,7 @@ const FILES: &[File] = &[
 ];
 
 macro_rules! headers {
-    ($($name:literal)*) => { &[$(($name, include_str!(concat!("kernels/", $name)))),*] };
+    ($($name:literal)*) => { &[$(($name, include_str!($name))),*] };
 }
 
 const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "quantize.cuh" "stream.cuh" "stream_row.cuh" "tensor.cuh" "tiles.cuh" "turns.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
@@ -128,7 +128,10 @@ fn file(name: &str) -> &'static File {
 impl Module {
     /// Returns file `name`, compiled for weights of type `weight`, a precision and a cache. Each of these is used only
     /// if the file depends on it.
-    pub(super) fn new(name: &str, weight: Option<Dtype>, precision: Precision, cache: CacheDtype) -> Self {
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn new(name: &str, weight: Option<Dtype>, precision: Precision, cache: CacheDtype) -> Self {
         let file = file(name);
         let mut defines = Vec::new();
         defines.extend(weight.map(|dtype| format!("WEIGHT={dtype:?}")));

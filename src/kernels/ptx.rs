@@ -2,7 +2,7 @@
 //! compute capability 8.0 and 9.0, and packed. The driver compiles them to machine code. Kernels for a single
 //! architecture are left out. So are kernels that are only a faster version of another kernel.
 //!
-//! They are compiled with COMPACT defined (`kernels/common.cuh`): they multiply several rows one after the other, and
+//! They are compiled with COMPACT defined (`common.cuh`): they multiply several rows one after the other, and
 //! give the same bits. The compiler is an old version, because old drivers accept its PTX. `tests/cuda.rs` makes the
 //! PTX, and checks that it was made from the current sources.
 
@@ -23,10 +23,10 @@ pub const ARCHITECTURES: [Version; 2] = [(8, 0), (9, 0)];
 pub const COMPILER: Version = (12, 0);
 
 /// All embedded PTX, as [`pack`] writes it, compressed by LZMA.
-const PACKED: &[u8] = include_bytes!("kernels/ptx.lzma");
+const PACKED: &[u8] = include_bytes!("ptx.lzma");
 
 /// The file that identifies the embedded PTX: the digest of its sources, and the digest of the PTX itself.
-pub const MADE_OF: &str = include_str!("kernels/ptx.txt");
+pub const MADE_OF: &str = include_str!("ptx.txt");
 
 /// Maximum memory for unpacking, in KiB.
 const MOST_KIB: u32 = 64 << 10;
@@ -110,7 +110,7 @@ pub fn digest(file: &[u8]) -> String {
 
 /// Returns the PTX of a module for a device of `architecture`, with a NUL at the end, as the driver wants it. `None` if
 /// the device is older than all embedded architectures.
-pub(super) fn code(module: &Module, architecture: Version) -> Option<Vec<u8>> {
+pub fn code(module: &Module, architecture: Version) -> Option<Vec<u8>> {
     let of = ARCHITECTURES.into_iter().rfind(|known| *known <= architecture)?;
     let text = carried().get(&(of, module.clone()))?;
     Some([text.as_bytes(), b"\0"].concat())

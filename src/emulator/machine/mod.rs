@@ -1,7 +1,7 @@
 //! An interpreter of PTX, for the instructions that the kernels use. It runs the compiler's output without a GPU. For
 //! tests only.
 //!
-//! The emulation (`kernels/emulate.hpp`) runs the sources with C++ in place of their inline assembly. The interpreter
+//! The emulation (`emulate.hpp`) runs the sources with C++ in place of their inline assembly. The interpreter
 //! also runs that assembly, as NVIDIA's manual defines it (PTX ISA 8.0): the layouts of `mma`, `ldmatrix` and `wgmma`,
 //! asynchronous copies, divergence and reconvergence of lanes. Undefined behaviour ends the test: an access that is not
 //! aligned or not in an allocation, a lane that is missing in a warp-wide instruction, a barrier that not all threads

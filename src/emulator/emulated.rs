@@ -16,16 +16,16 @@ use libloading::Library;
 use memmap2::MmapMut;
 use ring::digest::{Context, SHA256};
 
-use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
-use super::listing::KernelList;
 use super::machine::{self, Grid, Program};
-use super::nvrtc::{Nvrtc, WARPGROUPS};
-use super::ptx;
-use super::sources::Module;
 use llama_trace_core::error::Result;
 use llama_trace_core::memory::no_memory;
+use llama_trace_kernels::FOLDER;
+use llama_trace_kernels::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
+use llama_trace_kernels::nvrtc::{Nvrtc, WARPGROUPS};
+use llama_trace_kernels::ptx;
+use llama_trace_kernels::sources::Module;
 
-/// `llt_launch` of `kernels/emulate.cpp`.
+/// `llt_launch` of `emulate.cpp`.
 type Run = unsafe extern "C" fn(
     *const c_char,
     *const c_uint,
@@ -52,7 +52,7 @@ const UNTOUCHED: u8 = 0xa5;
 const FRESH: u8 = 0xff;
 
 /// The CPU as a device.
-pub(super) struct Emulated {
+pub struct Emulated {
     about: About,
     total: usize,
     /// The number of launches before the device is lost.
@@ -60,7 +60,7 @@ pub(super) struct Emulated {
     state: Mutex<State>,
     asked: Log,
     launched: Launched,
-    list: KernelList,
+    loaded: Loaded,
     runs: Runs,
     /// The beginning of the names of kernels that fail.
     refused: Option<&'static str>,
@@ -96,10 +96,14 @@ pub enum Asked {
     Other,
 }
 
-pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
+/// The requests to a device, in order. The list grows with each request.
+pub type Log = Arc<Mutex<Vec<Asked>>>;
 
 /// The names of the kernels that were launched, in order.
-pub(crate) type Launched = Arc<Mutex<Vec<String>>>;
+pub type Launched = Arc<Mutex<Vec<String>>>;
+
+/// The kernels that were loaded: module and name of each, without repetitions.
+pub type Loaded = Arc<Mutex<Vec<(Module, String)>>>;
 
 #[derive(Default)]
 struct State {
@@ -140,7 +144,7 @@ struct Kernels {
 
 /// The options of the compiler. With them, the process stops at a misaligned address, or at a shift or conversion out
 /// of range. A GPU does not support these, or gives another result than the CPU.
-const OPTIONS: &str = include_str!("kernels/emulate.options");
+const OPTIONS: &str = include_str!("emulate.options");
 
 /// Cache entry of a compiled module. The first caller compiles it; only callers of the same module wait.
 type Place<T> = Arc<Mutex<Option<Arc<T>>>>;
@@ -151,9 +155,8 @@ fn place_of<T>(all: &Mutex<HashMap<Module, Place<T>>>, module: &Module) -> Place
     Arc::clone(all.entry(module.clone()).or_default())
 }
 
-fn kernels_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
-}
+/// The folder of `emulate.cpp`.
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The system's compiler: CXX, or c++.
 fn compiler() -> String {
@@ -172,8 +175,11 @@ fn compiler_version() -> Option<&'static [u8]> {
 impl Emulated {
     /// Returns a device with `total` bytes, which is lost after `launches` launches. `None`, with a message, if there
     /// is no C++ compiler.
-    pub(super) fn new(total: usize, launches: usize) -> Option<Self> {
-        if !cfg!(unix) || compiler_version().is_none() || !kernels_folder().is_dir() {
+    pub fn new(total: usize, launches: usize) -> Option<Self> {
+        if !cfg!(unix)
+            || compiler_version().is_none()
+            || ![FOLDER, HERE].iter().all(|folder| Path::new(folder).is_dir())
+        {
             println!(
                 "skipped: {} is no C++ compiler that runs here, or the kernels' sources are missing",
                 compiler()
@@ -188,26 +194,26 @@ impl Emulated {
             state: Mutex::default(),
             asked: Log::default(),
             launched: Launched::default(),
-            list: KernelList::default(),
+            loaded: Loaded::default(),
             runs: Runs::Sources,
             refused: None,
         })
     }
 
     /// The same device, but kernels whose name begins with `kernels` fail.
-    pub(super) fn refusing(mut self, kernels: &'static str) -> Self {
+    pub fn refusing(mut self, kernels: &'static str) -> Self {
         self.refused = Some(kernels);
         self
     }
 
     /// The same device, but it runs the modules that are embedded as PTX.
-    pub(super) fn carried(mut self) -> Self {
+    pub fn carried(mut self) -> Self {
         self.runs = Runs::Carried;
         self
     }
 
     /// Returns a device with `total` bytes that runs PTX.
-    pub(super) fn of_ptx(total: usize) -> Self {
+    pub fn of_ptx(total: usize) -> Self {
         let about = about();
         Self {
             about,
@@ -216,26 +222,25 @@ impl Emulated {
             state: Mutex::default(),
             asked: Log::default(),
             launched: Launched::default(),
-            list: KernelList::default(),
+            loaded: Loaded::default(),
             runs: Runs::Ptx,
             refused: None,
         }
     }
 
     /// Returns the log of the requests.
-    pub(super) fn log(&self) -> Log {
+    pub fn log(&self) -> Log {
         Arc::clone(&self.asked)
     }
 
     /// Returns the list of the device's launches. Each launch adds an entry.
-    #[cfg(test)]
-    pub(super) fn launched(&self) -> Launched {
+    pub fn launched(&self) -> Launched {
         Arc::clone(&self.launched)
     }
 
     /// Returns the list of the kernels that the device loads.
-    pub(super) fn list(&self) -> KernelList {
-        self.list.clone()
+    pub fn loaded(&self) -> Loaded {
+        Arc::clone(&self.loaded)
     }
 
     fn say(&self, asked: Asked) {
@@ -262,8 +267,8 @@ impl Emulated {
                 let argument = |argument: &u64| ptr::from_ref(argument).cast_mut().cast();
                 let mut arguments: Vec<*mut c_void> = launch.arguments.each().map(argument).collect();
                 let mut early = Vec::new();
-                // SAFETY: the library was compiled from the sources beside this one, which read their arguments through
-                // these pointers. The caller passes the arguments that the sources declare.
+                // SAFETY: the library was compiled from the kernels' sources, which read their arguments through these
+                // pointers. The caller passes the arguments that the sources declare.
                 let code = unsafe {
                     (kernels.run)(
                         name.as_ptr(),
@@ -353,9 +358,9 @@ fn made(module: &Module) -> Result<Arc<Kernels>> {
     }
     let wrong = |error: String| failed("compile a kernel", error);
     let path = compiled(module).map_err(wrong)?;
-    // SAFETY: the library was compiled from the sources beside this one, and runs nothing when it is loaded.
+    // SAFETY: the library was compiled from the kernels' sources and emulate.cpp, and runs nothing when it is loaded.
     let library = unsafe { Library::new(&path) }.map_err(|error| wrong(error.to_string()))?;
-    // SAFETY: the type is that of `kernels/emulate.cpp`.
+    // SAFETY: the type is that of `emulate.cpp`.
     let run = unsafe { library.get::<Run>(b"llt_launch\0").map(|symbol| *symbol) };
     let run = run.map_err(|error| wrong(error.to_string()))?;
     let kernels = Arc::new(Kernels { run, _library: library });
@@ -365,12 +370,11 @@ fn made(module: &Module) -> Result<Arc<Kernels>> {
 
 /// Compiles a module, unless it was compiled from the same sources before.
 fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
-    let folder = kernels_folder();
-    let mut all: Vec<PathBuf> = fs::read_dir(&folder)
-        .map_err(|error| error.to_string())?
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
+    let mut all = Vec::new();
+    for folder in [FOLDER, HERE] {
+        let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
+        all.extend(entries.flatten().map(|entry| entry.path()));
+    }
     all.sort();
     let mut hash = Context::new(&SHA256);
     hash.update(compiler_version().unwrap_or_default());
@@ -378,8 +382,8 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // The result depends on this kernel file and on the shared sources, but on no other kernel file and on no
         // generated file.
-        let made = name.ends_with(".txt") || name.ends_with(".lzma");
-        if !made && (!name.ends_with(".cu") || name == format!("{}.cu", module.file)) {
+        let is_used = name.ends_with(".cuh") || name.starts_with("emulate.");
+        if is_used || name == format!("{}.cu", module.file) {
             hash.update(&fs::read(&path).map_err(|error| error.to_string())?);
         }
     }
@@ -395,8 +399,7 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     }
     let new = target.join(format!("{}-{hash}.{}.new", module.file, std::process::id()));
     let mut command = Command::new(compiler());
-    command.current_dir(&folder).args(OPTIONS.split_whitespace()).args(["-shared", "-fPIC"]);
-
+    command.current_dir(HERE).args(OPTIONS.split_whitespace()).args(["-shared", "-fPIC", "-I", FOLDER]);
     command.arg(format!("-DKERNELS=\"{}.cu\"", module.file));
     command.args(module.defines.iter().map(|define| format!("-D{define}")));
     let output =
@@ -537,7 +540,12 @@ impl Driver for Emulated {
     }
 
     fn function(&self, module: &Module, name: &str) -> Result<Function> {
-        self.list.add(module, name);
+        let kernel = (module.clone(), name.to_owned());
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !loaded.contains(&kernel) {
+            loaded.push(kernel);
+        }
+        drop(loaded);
         let code = match self.runs {
             Runs::Sources => Code::Compiled(made(module)?),
             Runs::Carried => Code::Compiled(made(&ptx::compact(module))?),
