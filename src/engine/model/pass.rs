@@ -36,13 +36,14 @@ pub fn forward(
 }
 
 /// Like [`forward`], but the device also samples a token after each span, as `draws` says, if it can
-/// ([`Backend::draws`]). The pass and its draws are then one unit of work, and only the tokens are copied to the host.
+/// ([`draws`](crate::backend::Backend::draws)). The pass and its draws are then one unit of work, and only the tokens
+/// are copied to the host.
 ///
 /// # Errors
 /// Returns [`Interrupted`](llama_trace_core::error::Error::Interrupted) if the backend was asked to stop
-/// ([`Backend::stop`]). Returns [`Prompt`](llama_trace_core::error::Error::Prompt) if a cache is full, or if there is
-/// not enough memory for the pass. Also returns the backend's error if it fails. The caches then keep their previous
-/// contents, and the same pass can be run again.
+/// ([`stop`](crate::backend::Backend::stop)). Returns [`Prompt`](llama_trace_core::error::Error::Prompt) if a cache is
+/// full, or if there is not enough memory for the pass. Also returns the backend's error if it fails. The caches then
+/// keep their previous contents, and the same pass can be run again.
 pub fn forward_and_draw(
     model: &Model,
     caches: &mut [&mut KvCache],
