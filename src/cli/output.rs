@@ -69,7 +69,7 @@ impl Text {
 }
 
 /// Standard output for the program's own lines. They may quote names and words of untrusted files. Control characters
-/// in these are escaped, also in a pipe, because a terminal may show the file later.
+/// in these are escaped, also if the output goes to a pipe or a file, because a terminal may show that output later.
 pub(super) struct Lines {
     out: StdoutLock<'static>,
     /// The unfinished line.

@@ -351,7 +351,7 @@ pub(super) fn show(
         record(probe, &block, 0..count / width.max(1));
         return Ok(());
     }
-    // The length of the axis before the last one: these rows are adjacent.
+    // The length of the axis before the last one. Rows whose indexes differ only on that axis are adjacent.
     let beside = if shape.len() > 1 { shape[shape.len() - 2] } else { 1 };
     let at_once = (AT_ONCE / width.max(1)).clamp(1, beside);
     for run in 0..count / (width * beside) {

@@ -100,12 +100,13 @@ impl Kernels {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
     }
 
-    /// Changes the last launch in the queue that `change` can change. `change` gets each launch and its kernel, the
-    /// last first. It says whether it has changed this launch, and otherwise whether an earlier launch may be changed.
+    /// Goes through the queue from the last launch to the first, until `change` has changed a launch or forbids to go
+    /// on. `change` gets a launch and its kernel. It says whether it changed this launch, and if not, whether an
+    /// earlier launch may be changed.
     pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         self.queue.change_recent(|launch| {
-            // There are some tens of kernels: a linear search is fast enough.
+            // There are only a few dozen kernels, so a linear search is fast enough.
             let kernel = found.iter().find(|(_, function)| **function == launch.function);
             kernel.map_or(Change::Cannot, |(kernel, _)| change(*kernel, launch))
         })

@@ -94,7 +94,7 @@ fn round(doubles: &[u8], out: &mut [u8], stop: &Stop) -> Result<()> {
     Ok(())
 }
 
-/// Joins `parts` to one tensor along `axis` (0 or 1). They must agree in number type and in all other sizes.
+/// Joins `parts` into one tensor along `axis` (0 or 1). They must agree in number type and in all other sizes.
 pub(super) fn join(parts: &[Tensor], axis: usize) -> Option<Tensor> {
     let first = parts.first()?;
     let mut shape = first.shape().to_vec();

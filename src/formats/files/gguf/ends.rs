@@ -85,7 +85,7 @@ const SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrai
 /// The token types in llama.cpp, which may override the types in the file.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    /// End-of-generation tokens: first those from keys, then the others by id.
+    /// End-of-generation tokens: first those from keys, then the others in the order of their ids.
     pub(crate) ids: Vec<u32>,
     /// Control tokens, which are not text.
     pub(crate) control: Vec<u32>,

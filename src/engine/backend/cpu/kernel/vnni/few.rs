@@ -119,7 +119,7 @@ fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<
 #[inline]
 unsafe fn add_chunk<S: Wide>(x: &Activations, chunk: usize, w: &Chunk, sums: __m512) -> __m512 {
     let at = HALVES * chunk;
-    // SAFETY of their uses: the caller guarantees 16 values. The loads need no alignment.
+    // SAFETY of the two closures below: the caller guarantees 16 values at `at`. The loads need no alignment.
     let floats = |values: *const [f32; avx2::GROUPS]| unsafe { _mm512_loadu_ps(values.add(at).cast()) };
     let whole = |values: *const [i32; avx2::GROUPS]| unsafe { _mm512_loadu_si512(values.add(at).cast()) };
     let x_scale = floats(x.scales);
