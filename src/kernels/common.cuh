@@ -67,8 +67,8 @@ __device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
     return out;
 }
 
-// 2^x with an error of at most 2⁻²², and 1/x with an error of at most 2⁻²³ (PTX: ex2.approx, rcp.approx). Subnormal
-// results become 0.
+// 2^x with an error of at most 2⁻²², and 1/x with an error of at most 2⁻²³ (PTX: ex2.approx.ftz, rcp.approx.ftz).
+// Subnormal arguments count as 0, and subnormal results become 0.
 __device__ inline float near_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -197,8 +197,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let compared = unsure.iter().filter(|(stage, _)| is_compared(**stage));
             let note = |(stage, others): (&Stage, &Vec<Stage>)| {
                 format!(
-                    "unsure between {stage} and {}: B's file may be any of these stages. Its values are those of A's {stage} \
-                     (correct capture.toml, or write more stages)",
+                    "unsure between {stage} and {}: B's file may be any of these stages. It is the same as A's {stage} \
+                     within the tolerance (correct capture.toml, or write more stages)",
                     listed(others)
                 )
             };

@@ -470,7 +470,7 @@ impl<'a> Machine<'a> {
             let full = format!("{}.{}", printable(module), printable(name));
             return Err(Wrong {
                 what: format!("the checkpoint's pickle asks for `{full}`, which is refused"),
-                expected: "only what tensors need: OrderedDict, _rebuild_tensor_v2, _rebuild_parameter, \
+                expected: "only what tensors need, and nothing that runs code: OrderedDict, _rebuild_tensor_v2, _rebuild_parameter, \
                     torch's storages and Size"
                     .into(),
                 found: format!("`{full}`"),
