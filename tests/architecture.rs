@@ -120,7 +120,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("picture", &["error", "memory"]),
     ("hub", &["checkpoint", "error", "files", "stop"]),
     ("emulator", &["FOLDER", "driver", "error", "memory", "nvrtc", "ptx", "sources"]),
-    // `testing` is only for the tests, as for `backend` above.
+    // `testing` is only for the tests, as for `backend` above. So are `generate`, `model` and `trace`.
     (
         "cuda",
         &[
@@ -129,8 +129,10 @@ const OTHERS: &[(&str, &[&str])] = &[
             "config",
             "driver",
             "error",
+            "generate",
             "libraries",
             "memory",
+            "model",
             "nvrtc",
             "ops",
             "ptx",
@@ -138,6 +140,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "stop",
             "tensor",
             "testing",
+            "trace",
         ],
     ),
     ("tui", &["chapters", "error", "time", "trace"]),
