@@ -519,7 +519,7 @@ fn names_that_lead_out_of_the_folder_are_refused() {
         }
         answer
     });
-    refused(&hub.run(&RUN), 3, &["`../../../evil` for the ETag"]);
+    refused(&hub.run(&RUN), 3, &["`../../../evil` as the ETag"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::Cuda;
 use super::kernels::Kernel;
-use super::queue::{Change, Fusable};
+use super::queue::{Change, Fusable, Norm};
 use llama_trace_core::error::Result;
 use llama_trace_kernels::driver::{Address, Arguments};
 
@@ -33,15 +33,6 @@ pub(super) const KEPT: usize = 8192;
 
 /// Words of `struct Norm` of the kernels.
 pub(super) const WORDS: usize = 3;
-
-/// A norm of rows of `width` values, the first at `x`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Norm {
-    pub(super) x: Address,
-    pub(super) weight: Address,
-    pub(super) eps: f32,
-    pub(super) width: usize,
-}
 
 /// With this many rows, there are enough blocks of any size to fill a device.
 const MANY: usize = 256;

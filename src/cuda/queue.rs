@@ -9,7 +9,6 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::norm::Norm;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 use llama_trace_kernels::driver::{Address, Driver, Event, Graph, Launch};
@@ -24,6 +23,15 @@ pub(super) enum Change {
     AskBefore,
     /// No launch is changed.
     Cannot,
+}
+
+/// A norm of rows of `width` values, the first at `x`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Norm {
+    pub(super) x: Address,
+    pub(super) weight: Address,
+    pub(super) eps: f32,
+    pub(super) width: usize,
 }
 
 /// The computation of a launch, if a later operation can do it in its own launch. The later operation can withdraw this

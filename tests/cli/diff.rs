@@ -480,7 +480,7 @@ fn wrong_folders_and_options_are_errors_and_not_differences() {
     let text = stdout(&llama_trace(["diff", a, b.to_str().unwrap()]));
     assert!(
         text.contains("p0/L0/xq: B: pass_000/layer_00/xq.npy: the file is empty")
-            && text.contains("p0/L0/xk: B: pass_000/layer_00/xk.npy: it is no .npy"),
+            && text.contains("p0/L0/xk: B: pass_000/layer_00/xk.npy: it is not a .npy"),
         "{text}"
     );
 }

@@ -11,7 +11,7 @@ use super::{Change, file, refused, remove, run};
 #[test]
 fn an_invalid_configuration_is_refused() {
     let cases: &[Change<'_>] = &[
-        (&|config| *config = json!([]), &["no JSON object"]),
+        (&|config| *config = json!([]), &["not a JSON object"]),
         (&|config| *config = json!({}), &["model_type", "\"llama\""]),
         (&|config| config["model_type"] = json!("gemma2"), &["\"gemma2\"", "\"llama\""]),
         (&|config| drop(remove(config, "hidden_size")), &["`hidden_size`", "found: no such field"]),
@@ -41,7 +41,7 @@ fn an_invalid_configuration_is_refused() {
     let model = models::golden("gqa", |_| {});
     for (text, found) in [("", "EOF"), ("{", "EOF"), ("nonsense", "line 1"), ("{\"a\": 1} x", "trailing")] {
         fs::write(model.path().join("config.json"), text).unwrap();
-        refused(&run(model.path()), 3, &["no JSON object", "config.json", found]);
+        refused(&run(model.path()), 3, &["not a JSON object", "config.json", found]);
     }
     fs::write(model.path().join("config.json"), [0xff]).unwrap();
     refused(&run(model.path()), 3, &["UTF-8", "config.json"]);

@@ -33,7 +33,7 @@ use rayon::ThreadPoolBuilder;
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Address, NoProbe, PassDims, Probe, Site, Sizes, Stage, Step};
-use llama_trace_engine::backend::cpu;
+use llama_trace_engine::backend::free_host_memory;
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
@@ -181,7 +181,7 @@ fn room(model: &Model, tokens: usize) -> Result<()> {
     // A stage needs twice its size while its rows are assembled.
     let all = Site::all(&sizes, dims).iter().map(bytes).fold(0, usize::saturating_add).saturating_mul(2);
     // The frames are in host memory for every device.
-    match cpu::free_memory() {
+    match free_host_memory() {
         Some(free) if free < all => Err(Error::prompt("there is not enough memory to check so many tokens")
             .expected(format!(
                 "room for {all} bytes: every stage of a layer is kept in memory, for {tokens} tokens"
