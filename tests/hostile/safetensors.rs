@@ -28,7 +28,11 @@ fn a_safetensors_file_whose_size_contradicts_its_header_is_refused() {
         refused(&run(model.path()), 3, &[&["model.safetensors"], texts].concat());
     }
     fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
-    let texts = ["after its last tensor", &format!("{size} bytes, as its header says"), &format!("found: {} bytes", size + 4)];
+    let texts = [
+        "after its last tensor",
+        &format!("{size} bytes, as its header says"),
+        &format!("found: {} bytes", size + 4),
+    ];
     refused(&run(model.path()), 3, &texts);
     for length in [0, 1, 1 << 40, u64::MAX] {
         fs::write(&path, [&u64::to_le_bytes(length)[..], &whole[8..]].concat()).unwrap();
