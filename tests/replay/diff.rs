@@ -350,7 +350,7 @@ fn odd_stages_are_part_of_the_verdict() {
     let cases = [
         (frame(site, &shape, vec![0.0; count]), "every value is 0"),
         (frame(site, &shape, nan), "1 of 504 values are NaN"),
-        (frame(site, &shape, before), "repeats its p0/L0/ffn_up"),
+        (frame(site, &shape, before), "has the same values as B's p0/L0/ffn_up"),
         (frame(site, &[shape[1], shape[0]], vec![1.0; count]), "it has the shape (56, 9)"),
     ];
     for (odd, said) in cases {
