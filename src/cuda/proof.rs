@@ -590,7 +590,7 @@ mod tests {
         let drawn = |id, not_a_number| Drawn { id, not_a_number };
         assert!(compare_draws(&[drawn(13, false), drawn(7, false)], &[13, 7]).is_ok());
         for (second, told) in
-            [(drawn(8, false), "tokens 13, 8; the CPU draws 13, 7"), (drawn(7, true), "7 of NaN")]
+            [(drawn(8, false), "tokens 13, 8; the CPU draws 13, 7"), (drawn(7, true), "7 (from NaN)")]
         {
             let error = compare_draws(&[drawn(13, false), second], &[13, 7]).unwrap_err().to_string();
             assert!(error.contains("cannot draw tokens") && error.contains(told), "{error}");
