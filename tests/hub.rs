@@ -100,15 +100,16 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     // The layout of huggingface_hub's cache.
     assert_eq!(fs::read_to_string(hub.cached().join("refs/main")).unwrap(), COMMIT);
     for file in small.into_iter().chain([WEIGHTS]) {
-        assert_eq!(fs::read(hub.blob(file)).unwrap(), hub.files[file]);
-        let pointer = hub.cached().join("snapshots").join(COMMIT).join(file);
+        assert_eq!(hub.downloaded(file), hub.files[file]);
         #[cfg(unix)]
-        assert_eq!(
-            fs::read_link(&pointer).unwrap(),
-            Path::new("../../blobs").join(etag(file, &hub.files[file]))
-        );
-        assert_eq!(fs::read(pointer).unwrap(), hub.files[file]);
+        {
+            assert_eq!(fs::read(hub.blob(file)).unwrap(), hub.files[file]);
+            let pointer = hub.cached().join("snapshots").join(COMMIT).join(file);
+            let target = Path::new("../../blobs").join(etag(file, &hub.files[file]));
+            assert_eq!(fs::read_link(&pointer).unwrap(), target);
+        }
     }
+    #[cfg(unix)]
     assert_eq!(fs::read_dir(hub.cached().join("blobs")).unwrap().count(), 7);
 
     let second = hub.run(&RUN);
@@ -380,7 +381,7 @@ fn two_processes_download_each_file_once() {
         assert_eq!(ok(&child.wait_with_output().unwrap()), expected());
     }
     assert_eq!(hub.store.asked().len(), 1);
-    assert_eq!(fs::read(hub.blob(WEIGHTS)).unwrap(), hub.files[WEIGHTS]);
+    assert_eq!(hub.downloaded(WEIGHTS), hub.files[WEIGHTS]);
 }
 
 #[test]
@@ -486,6 +487,8 @@ fn shards_are_downloaded_by_their_index() {
     fs::remove_file(hub.cached().join("snapshots").join(COMMIT).join("b.safetensors")).unwrap();
     refused(&hub.run(&[&run[..], &["--offline"]].concat()), 3, &["no b.safetensors of commit"]);
     ok(&hub.run(&run));
+    // A system without links has no blobs.
+    #[cfg(unix)]
     assert!(hub.store.asked().is_empty(), "the blob was there");
 
     let mut less = hub.files.clone();

@@ -80,8 +80,8 @@ impl Download<'_, '_> {
             let context = partial.context.take();
             let wrong = self.meta.digest.as_ref().zip(context).and_then(|(digest, it)| digest.differs(it));
             let Some((expected, found)) = wrong else { break };
-            fs::remove_file(&path).map_err(failed)?;
             if !inherited {
+                fs::remove_file(&path).map_err(failed)?;
                 return Err(Error::model(format!(
                     "the bytes received for `{}` have a wrong checksum",
                     self.file
@@ -134,7 +134,10 @@ impl Download<'_, '_> {
     /// Replaces the file by an empty one. Never truncates it: another process may be about to rename it to the blob.
     fn start(&self, path: &Path) -> Result<Partial> {
         let failed = |error: std::io::Error| cannot_write(path, &error);
-        match fs::remove_file(path) {
+        // Windows keeps the name of an open file that was removed.
+        let other_name = path.with_extension("removed");
+        let moved = cfg!(windows) && fs::rename(path, &other_name).is_ok();
+        match fs::remove_file(if moved { &other_name } else { path }) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }

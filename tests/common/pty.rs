@@ -88,6 +88,7 @@ impl Terminal {
     }
 
     /// The program's process id.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "its callers read /proc"))]
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }

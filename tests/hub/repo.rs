@@ -95,6 +95,11 @@ impl Hub {
         self.cached().join("blobs").join(etag(file, &self.files[file]))
     }
 
+    /// The content of a downloaded file. The file is a link to its blob, if the system has links.
+    pub(crate) fn downloaded(&self, file: &str) -> Vec<u8> {
+        std::fs::read(self.cached().join("snapshots").join(COMMIT).join(file)).unwrap()
+    }
+
     pub(crate) fn partial(&self, file: &str) -> PathBuf {
         let mut path = self.blob(file).into_os_string();
         path.push(".incomplete");

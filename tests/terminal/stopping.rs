@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 use super::{WINDOW, command, slow_model};
 use crate::common::models;
@@ -106,7 +105,7 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
             let open = fs::read_dir(format!("/proc/{}/fd", waits.pid())).unwrap();
             open.flatten().any(|one| fs::read_link(one.path()).is_ok_and(|path| path.ends_with("pipe")))
         };
-        let started = Instant::now();
+        let started = std::time::Instant::now();
         while !opened() {
             assert!(started.elapsed().as_secs() < 60, "the program does not open the pipe");
             std::thread::sleep(std::time::Duration::from_millis(10));
