@@ -61,13 +61,16 @@ pub struct Changed {
     pub first: (Address, f32, f32),
 }
 
+/// The changes of one edit, by part, first token and site.
+type BySite = BTreeMap<(usize, usize, Site), Changed>;
+
 /// A list of edits.
 #[derive(Debug, Default)]
 pub struct Edits {
     list: Vec<Edit>,
     given: Given,
-    /// For each edit, the changes by site. A site that runs again is counted once.
-    changed: Mutex<Vec<BTreeMap<(usize, Site), Changed>>>,
+    /// The changes of each edit. A site that runs again is counted once.
+    changed: Mutex<Vec<BySite>>,
 }
 
 impl Edits {
@@ -135,7 +138,7 @@ impl Edits {
                             needed.push(Needed::Mean(file.clone(), layer, part.place.stage));
                         }
                         Operand::Cells { first, second, .. } => {
-                            for source in std::iter::once(first).chain(second.as_ref().map(|(_, it)| it)) {
+                            for source in std::iter::once(first).chain(second.as_deref().map(|(_, it)| it)) {
                                 let from = source.site(site);
                                 if source.address.pass.is_some() || from.pass < most {
                                     needed.push(Needed::Frame(source.run.clone(), from));
@@ -310,7 +313,7 @@ impl Edits {
                     }
                 };
                 let Some(first) = find(first)? else { return Ok(None) };
-                let second = match second {
+                let second = match second.as_deref() {
                     Some((sign, source)) => match find(source)? {
                         Some(cells) => Some((*sign, cells)),
                         None => return Ok(None),
@@ -325,14 +328,13 @@ impl Edits {
     fn note(&self, edit: usize, part: usize, site: Site, held: &Range<usize>, changed: Changed) {
         let mut all = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
         all.resize_with(self.list.len(), BTreeMap::new);
-        let part = part << usize::BITS / 2 | held.start;
-        all[edit].insert((part, site), changed);
+        all[edit].insert((part, held.start, site), changed);
     }
 
     /// What each edit changed so far, all stages together. `None` for an edit that found no cell.
     pub fn changes(&self) -> Vec<Option<Changed>> {
         let all = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
-        let sum = |changes: &BTreeMap<_, Changed>| {
+        let sum = |changes: &BySite| {
             let mut changes = changes.values();
             let mut sum = changes.next()?.clone();
             for one in changes {

@@ -69,7 +69,7 @@ pub enum Operand {
         /// The first source.
         first: Source,
         /// 1 or −1, and the second source.
-        second: Option<(f32, Source)>,
+        second: Option<Box<(f32, Source)>>,
     },
 }
 

@@ -229,7 +229,7 @@ fn operand(text: &str, place: &Place) -> Result<Operand, String> {
         ));
     };
     let sign = if sign == '-' { -1.0 } else { 1.0 };
-    let second = Some((sign, source(two[at + 1..].trim(), place)?));
+    let second = Some(Box::new((sign, source(two[at + 1..].trim(), place)?)));
     Ok(Operand::Cells { factor, first: source(two[..at].trim(), place)?, second })
 }
 
@@ -372,11 +372,12 @@ mod tests {
         assert_eq!(operand("L1/xq = mean"), Operand::Mean);
         assert_eq!(operand("xq = mean( a b.txt )"), Operand::MeanOver("a b.txt".into()));
         assert_eq!(operand("xq = x/y.npy"), Operand::Array("x/y.npy".into()));
-        let Operand::Cells { factor, first, second: Some((sign, second)) } =
+        let Operand::Cells { factor, first, second: Some(second) } =
             operand("ffn_residual += 4 * (\"a = (b - c)\":[t=3] - run.trace:p1/L0/ffn_residual[t=0])")
         else {
             panic!()
         };
+        let (sign, second) = *second;
         assert_eq!((factor, sign), (4.0, -1.0));
         assert_eq!(
             (first.run, second.run),
