@@ -7,6 +7,7 @@ use super::input::{Run, say_full};
 use super::memory::written;
 use super::progress::Progress;
 use super::{KeepName, RecordArgs, tell};
+use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::stop;
 use llama_trace_core::trace::{NoProbe, PassDims, Stage};
@@ -170,7 +171,7 @@ impl Recording<'_> {
 fn about(run: &Run, args: &RecordArgs) -> Result<About> {
     let (model, keep) = (&run.model, args.keep.keep());
     let card = model.card();
-    let stages = stages(&card.sizes(), keep, |stage| follows(stage) && !card.stops_derivation(stage));
+    let stages = stages(&card.sizes(), keep, |stage| follows(stage) && !Edit::stop_derivation(&card, stage));
     let operations =
         [Operation::Prepare, Operation::Attention, Operation::Silu, Operation::Mul, Operation::Add];
     let llama_trace_engine::model::Fingerprint { config, weights } = model.fingerprint()?;

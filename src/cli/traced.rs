@@ -13,6 +13,7 @@ use super::{
     CacheDtypeName, CpuArgs, DeviceName, ModelArgs, PrecisionName, SelectArgs, input, tell, threads,
 };
 use llama_trace_core::config::{ARITHMETIC, CacheDtype, Precision};
+use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::trace::select::{Extent, numbers};
@@ -209,7 +210,7 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
     });
     // The run's own edits, unless the options give others.
     let list = match edits::list(args)? {
-        given if given.is_empty() => kept.card().edits().map_err(|error| error.at(kept.place()))?,
+        given if given.is_empty() => Edit::of_card(kept.card()).map_err(|error| error.at(kept.place()))?,
         given => given,
     };
     let args = ModelArgs { precision: args.precision.or(Some(precision)), ..args.clone() };

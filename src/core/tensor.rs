@@ -260,7 +260,6 @@ impl Tensor {
 
 #[cfg(test)]
 mod tests {
-    use std::slice::from_ref;
 
     use super::*;
 

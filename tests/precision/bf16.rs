@@ -218,7 +218,7 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
     let golden = golden("mha_bias", &model);
     let share = |site: Site, ours: &[f32]| difference(ours, &golden.values(site), 1).0;
     let mut plain = self::model("mha_bias", Cpu::default());
-    plain.backend = std::sync::Arc::new(Cpu::default());
+    plain.backend = Arc::new(Cpu::default());
     for &site in golden.frames.keys() {
         use Stage as S;
         let copied = matches!(site.stage, S::Embedding | S::Mask | S::Keys | S::Values | S::MaskedScores);

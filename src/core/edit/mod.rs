@@ -13,7 +13,8 @@ mod place;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::trace::{Address, Axis, Stage};
+use crate::error::Error;
+use crate::trace::{Address, Axis, ModelCard, Stage};
 
 pub use edits::{Changed, Edits, Given, Kept, Needed};
 pub use place::{Place, Selection};
@@ -133,6 +134,30 @@ impl Edit {
     /// As [`Edit::parse`].
     pub fn without(part: &str) -> Result<Self, String> {
         parse::off(part.trim(), format!("{} off", part.trim()))
+    }
+
+    /// The edits of the run with this card, with the parts that were switched off.
+    ///
+    /// # Errors
+    /// [`Error::Model`] with the text that is not an edit.
+    pub fn of_card(card: &ModelCard) -> crate::error::Result<Vec<Self>> {
+        let without = card.without.iter().map(|part| (part, Self::without(part)));
+        let edits = card.edits.iter().map(|edit| (edit, Self::parse(edit)));
+        let read = |(text, edit): (&String, Result<Self, String>)| {
+            edit.map_err(|expected| {
+                Error::model("the run names an edit that does not exist")
+                    .expected(expected)
+                    .found(text)
+                    .next("record it again")
+            })
+        };
+        without.chain(edits).map(read).collect()
+    }
+
+    /// Whether an edit of the run with this card stops the derivation of `stage` from other stages.
+    pub fn stop_derivation(card: &ModelCard, stage: Stage) -> bool {
+        let edits = Self::of_card(card).unwrap_or_default();
+        edits.iter().flat_map(|edit| &edit.parts).any(|part| part.stops_derivation(stage))
     }
 
     /// The part that is switched off, if the edit is a switch.

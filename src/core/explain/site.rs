@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Frequency;
 use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::{CacheDtype, Pairing, Precision};
-use crate::edit::Part;
+use crate::edit::{Edit, Part};
 use crate::ops::attention::{kv_head, visible};
 use crate::trace::block::index_of;
 use crate::trace::stage::{Op, Rounded, StageInfo, Unit};
@@ -114,7 +114,7 @@ impl Rules {
             let cells = part.place.cells(&self.sizes, dims);
             part.place.has(site) && cells.iter().zip(&index).all(|(selected, index)| selected.contains(index))
         };
-        let edits = self.card.edits().unwrap_or_default().into_iter();
+        let edits = Edit::of_card(&self.card).unwrap_or_default().into_iter();
         edits.filter(|edit| edit.parts.iter().any(wrote)).map(|edit| edit.text).collect()
     }
 

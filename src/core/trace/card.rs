@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sizes::{PassDims, Sizes};
-use super::stage::Stage;
 use crate::config::{ModelConfig, Precision, RopeScaling};
-use crate::edit::Edit;
 use crate::error::{Error, Result};
 
 /// The model that a trace was recorded from.
@@ -33,30 +31,6 @@ impl ModelCard {
     /// The sizes of its shapes.
     pub fn sizes(&self) -> Sizes {
         Sizes::new(&self.config, self.precision)
-    }
-
-    /// The edits of the run, with the parts that were switched off.
-    ///
-    /// # Errors
-    /// [`Error::Model`] with the text that is not an edit.
-    pub fn edits(&self) -> Result<Vec<Edit>> {
-        let without = self.without.iter().map(|part| (part, Edit::without(part)));
-        let edits = self.edits.iter().map(|edit| (edit, Edit::parse(edit)));
-        let read = |(text, edit): (&String, std::result::Result<Edit, String>)| {
-            edit.map_err(|expected| {
-                Error::model("the run names an edit that does not exist")
-                    .expected(expected)
-                    .found(text)
-                    .next("record it again")
-            })
-        };
-        without.chain(edits).map(read).collect()
-    }
-
-    /// Whether an edit stops the derivation of `stage` from other stages.
-    pub fn stops_derivation(&self, stage: Stage) -> bool {
-        let edits = self.edits().unwrap_or_default();
-        edits.iter().flat_map(|edit| &edit.parts).any(|part| part.stops_derivation(stage))
     }
 
     /// Deviations from the original model: ignored settings, switched-off parts and edits.

@@ -23,6 +23,7 @@ use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
 
+pub use cpu::edited;
 pub use cpu::free_memory as free_host_memory;
 pub use handles::{Buffer, Cache, Input, Mark, Matrix, Pass, Vector};
 pub use pass::{PassRows, Span};

@@ -1,7 +1,7 @@
 //! The edits of a run ([`llama_trace_core::edit`]), applied where the pass offers a stage.
 
-use super::observe::{Observer, Part};
-use crate::backend::cpu::edited::{self, Attention};
+use super::observe::{Observer, Part, copy};
+use crate::backend::edited::{self, Attention};
 use crate::backend::{AttentionPart, AttentionShape, Buffer, Cache, Span};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Stage, Values};
@@ -120,11 +120,4 @@ impl Observer<'_> {
         let mixed = edited::attention(of, backend.stop(), &mut change)?;
         backend.write(&mixed, first, out)
     }
-}
-
-/// Copies `read` to `values`.
-pub(super) fn copy(read: &[f32], values: &mut Vec<f32>) -> Result<()> {
-    values.clear();
-    values.extend_from_slice(read);
-    Ok(())
 }

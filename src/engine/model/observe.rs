@@ -16,7 +16,6 @@ use llama_trace_core::ops;
 use llama_trace_core::trace::{PassDims, Probe, Run, Site, Sizes, Stage, Values};
 
 use super::Model;
-use super::edited::copy;
 
 /// The number of values recorded between two checks of the backend's [`llama_trace_core::stop::Stop`].
 const VALUES_AT_ONCE: usize = 1 << 20;
@@ -393,4 +392,11 @@ pub(super) fn stage(part: AttentionPart) -> Stage {
         AttentionPart::MaskedScores => Stage::MaskedScores,
         AttentionPart::Softmax => Stage::Softmax,
     }
+}
+
+/// Copies `read` to `values`.
+pub(super) fn copy(read: &[f32], values: &mut Vec<f32>) -> Result<()> {
+    values.clear();
+    values.extend_from_slice(read);
+    Ok(())
 }
