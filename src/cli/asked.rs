@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::edited;
 use super::input::Run;
-use super::traced::{Traced, wait};
+use super::traced::Traced;
+use super::wait::wait;
 use super::{RunArgs, TraceArgs};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
@@ -40,7 +42,7 @@ impl Asked {
 
     fn run(args: &RunArgs) -> Result<Self> {
         let draws = args.tokens.unwrap_or(1).max(1);
-        let run = Run::open(args)?.edited(args, draws)?;
+        let run = edited::run(args, draws)?;
         let Run { model, sampler, mut prompts, tokenizer, eos, context, .. } = run;
         let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
             return Err(Error::usage("this command takes only one prompt")

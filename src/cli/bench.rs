@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use self::report::{Decode, Prefill, Report, Spread, StageTimes, TOP_P};
 use super::device::{Device, Room};
+use super::edited;
 use super::{BenchArgs, BenchFormat, DeviceName};
 use super::{input, output};
 use llama_trace_core::config::{ModelConfig, Precision};
@@ -64,7 +65,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             (checkpoint, (model, name), started.elapsed(), None)
         }
         None => {
-            let opened = input::open_for(&args.model, &args.cpu, room)?;
+            let opened = edited::open(&args.model, &args.cpu, room)?;
             let tokenizer = opened.tokenizer.map(|_| opened.tokenizer_time);
             (opened.checkpoint, opened.model?, opened.model_time, tokenizer)
         }

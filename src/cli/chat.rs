@@ -17,6 +17,7 @@ use self::format::Format;
 use self::lines::{Line, Lines};
 use super::ChatArgs;
 use super::device::Room;
+use super::edited;
 use super::input;
 use super::output::{self, Failure};
 use super::vocabulary;
@@ -35,7 +36,7 @@ use llama_trace_tui as tui;
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let sampler = args.sampling.sampler(None)?;
     let input::Opened { checkpoint, tokenizer, unread, model, .. } =
-        input::open_for(&args.model, &args.cpu, Room { context: args.context, beside: 0 })?;
+        edited::open(&args.model, &args.cpu, Room { context: args.context, beside: 0 })?;
     let context = input::context(args.context, &checkpoint.config)?;
     let tokenizer = tokenizer.ok_or_else(|| {
         unread.unwrap_or_else(|| {

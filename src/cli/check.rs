@@ -4,6 +4,8 @@ mod report;
 
 use self::report::Printed;
 use super::device;
+use super::device::Room;
+use super::edited;
 use super::progress::Progress;
 use super::{CheckArgs, CheckFormat};
 use super::{input, prompt};
@@ -30,7 +32,7 @@ struct Prompt {
 
 /// Runs the command.
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
-    let opened = input::open(&args.model, &args.cpu)?;
+    let opened = edited::open(&args.model, &args.cpu, Room::default())?;
     let tokenizer = opened.tokenizer.as_deref();
     let config = &opened.checkpoint.config;
     let Prompt { ids, split } = first_pass(args, opened.reads(), config.context, config.vocab)?;

@@ -9,14 +9,15 @@ use ndarray::{ArrayD, IxDyn};
 use ndarray_npy::ReadNpyExt;
 
 use super::prompt::{self, Prompt};
-use super::traced::{self, Traced};
-use super::{CpuArgs, ModelArgs, tell};
+use super::wait::show;
+use super::{ModelArgs, tell};
+use llama_trace_core::config::Precision;
 use llama_trace_core::edit::{Changed, Edit, Edits, Given, Needed, Origin};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::trace::{
-    Frame, FrameData, ModelCard, NoProbe, PassDims, Probe, Recorder, Run, Select, Site, Source, Stage,
-    Status, Values,
+    Frame, FrameData, ModelCard, NoProbe, PassDims, Probe, Recorder, Select, Site, Source, Stage, Status,
+    Values,
 };
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, pass};
@@ -49,7 +50,7 @@ pub(super) fn list(args: &ModelArgs) -> Result<Vec<Edit>> {
 }
 
 /// Checks that the model has the layers and the cells that the edits name, and lists the parts that are switched off.
-pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint) -> Result<()> {
+pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precision) -> Result<()> {
     let list = list(args)?;
     let off: Vec<_> =
         args.without.iter().filter_map(Edit::switched_off).map(|part| format!("`{part}`")).collect();
@@ -62,16 +63,18 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint) -> Result<()> {
         without: Vec::new(),
         edits: Vec::new(),
         config: checkpoint.config.clone(),
-        precision: super::input::precision(args, checkpoint),
+        precision,
         backend: "cpu".into(),
     };
     Edits::new(list).check(&card, &[])
 }
 
+/// Opens a sequence of a trace.
+type OpenTrace<'a> = dyn Fn(&Path, usize) -> Result<Box<dyn Source>> + 'a;
+
 /// The context of a run whose edits are read.
 pub(super) struct Reading<'a> {
-    pub(super) args: &'a ModelArgs,
-    pub(super) cpu: &'a CpuArgs,
+    pub(super) trace: &'a OpenTrace<'a>,
     pub(super) tokenizer: Option<&'a Arc<dyn Tokenizer>>,
     /// The prompts; none if the command chooses its own.
     pub(super) prompts: &'a [Prompt],
@@ -209,12 +212,7 @@ fn read(
                 (Box::new(finished(model, start(prompt.ids.clone()))?), 0)
             }
             Origin::Prompt(text) => (Box::new(finished(model, start(encode(model, reading, text)?))?), 0),
-            Origin::Trace(file) => {
-                let args =
-                    ModelArgs { without: Vec::new(), edit: Vec::new(), edits: None, ..reading.args.clone() };
-                let traced = Traced::open(file, &args, reading.cpu, DEFAULT_MEMORY)?;
-                (traced.source(Run::ITSELF, sequence)?, sequence)
-            }
+            Origin::Trace(file) => ((reading.trace)(file, sequence)?, sequence),
         };
         for site in sites {
             let there = Site { sequence: own, ..site };
@@ -230,7 +228,7 @@ fn read(
             };
             let shape = sizes.shape(site.stage.axes(), dims);
             let mut values = Collected(Vec::new());
-            traced::show(&mut *source, there, &shape, &mut values)?;
+            show(&mut *source, there, &shape, &mut values)?;
             let array = ArrayD::from_shape_vec(IxDyn(&shape), values.0)
                 .map_err(|_| Error::usage(format!("{there} is incomplete in the other run")))?;
             frames

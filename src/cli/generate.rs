@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::edited;
 use super::input::{self, Run, say_full};
 use super::output::{self, Failure};
 use super::progress::Progress;
@@ -27,7 +28,7 @@ pub(super) fn run(args: &RunArgs, memory: &MemoryArgs, format: LogFormat) -> Res
             .next("add --step, or leave out --memory"));
     }
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
-    let run = Run::open(args)?.edited(args, wanted)?;
+    let run = edited::run(args, wanted)?;
     output::end(input::on_a_computing_thread(|| print_texts(&run, wanted, format)))
 }
 

@@ -42,7 +42,7 @@ impl Run {
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
         let sampler = args.sampling.sampler(args.stream)?;
         let room = Room { context: args.context, beside: 0 };
-        let opened = open_unedited(&args.model, &args.cpu, room)?;
+        let opened = open_for(&args.model, &args.cpu, room)?;
         let config = &opened.checkpoint.config;
         let context = context(args.context, config)?;
         let prompts = prompt::read(args, || opened.reads(), config.context)?;
@@ -53,27 +53,13 @@ impl Run {
         Ok(Self { model, tokenizer, eos, sampler, prompts, context, chunk: None })
     }
 
-    /// The same run with the edits of the options. Up to `draws` tokens follow each prompt.
-    pub(super) fn edited(mut self, args: &RunArgs, draws: usize) -> Result<Self> {
-        let list = edits::list(&args.model)?;
-        if list.is_empty() {
-            return Ok(self);
-        }
+    /// The sequence and the sizes of each pass. Up to `draws` tokens follow each prompt.
+    pub(super) fn passes_by_sequence(&self, draws: usize) -> Vec<(usize, PassDims)> {
         let passes = |(sequence, prompt)| {
             let passes = 0..self.count(prompt, draws);
-            passes.map(|pass| (sequence, self.pass(prompt, pass))).collect::<Vec<_>>()
+            passes.map(move |pass| (sequence, self.pass(prompt, pass)))
         };
-        let passes: Vec<_> = self.prompts.iter().enumerate().flat_map(passes).collect();
-        let reading = edits::Reading {
-            args: &args.model,
-            cpu: &args.cpu,
-            tokenizer: self.tokenizer.as_ref(),
-            prompts: &self.prompts,
-            passes: &passes,
-            most: draws.max(1),
-        };
-        self.model = edits::with(&self.model, list, &reading)?;
-        Ok(self)
+        self.prompts.iter().enumerate().flat_map(passes).collect()
     }
 
     /// Reports what the edits changed.
@@ -354,7 +340,7 @@ fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<S
     for line in checkpoint.notes.lines() {
         tell(format_args!("warning: {line}"));
     }
-    edits::check(args, &checkpoint)?;
+    edits::check(args, &checkpoint, precision(args, &checkpoint))?;
     Ok((checkpoint, sparse))
 }
 
@@ -406,30 +392,13 @@ impl Opened {
     }
 }
 
-/// Opens the checkpoint. Loads the model and, on another thread, its tokenizer.
+/// Opens the checkpoint. Loads the model without edits and, on another thread, its tokenizer.
 pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
     open_for(args, cpu, Room::default())
 }
 
-/// As [`open`], for a run that needs the memory `room` besides the weights. The edits may read other prompts and files,
-/// but not the run itself.
+/// As [`open`], for a run that needs the memory `room` besides the weights.
 pub(super) fn open_for(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened> {
-    let list = edits::list(args)?;
-    let opened = open_unedited(args, cpu, room)?;
-    let Opened { tokenizer, model, .. } = &opened;
-    let model = match model {
-        Ok((model, device)) if !list.is_empty() => {
-            let (tokenizer, prompts, passes) = (tokenizer.as_ref(), &[], &[]);
-            let reading = edits::Reading { args, cpu, tokenizer, prompts, passes, most: 1 };
-            Ok((edits::with(model, list, &reading)?, *device))
-        }
-        _ => return Ok(opened),
-    };
-    Ok(Opened { model, ..opened })
-}
-
-/// As [`open_for`], without the edits of the options.
-pub(super) fn open_unedited(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened> {
     // The vocabulary is read on these threads.
     threads::start(cpu.threads)?;
     let started = Instant::now();

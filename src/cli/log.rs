@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::edited;
 use super::input::{Run, say_full};
 use super::output;
 use super::{LogArgs, LogFormat};
@@ -33,7 +34,7 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
 
 fn log(args: &LogArgs) -> Result<()> {
     let wanted = args.run.tokens.unwrap_or(1);
-    let run = Run::open(&args.run)?.edited(&args.run, wanted)?;
+    let run = edited::run(&args.run, wanted)?;
     let mut batch = run.batch(wanted)?;
     let select = args.select.select(&run, &batch, wanted, true)?;
     let (mut out, card) = (Printed::new(args.format), run.model.card());

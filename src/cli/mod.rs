@@ -11,6 +11,7 @@ mod check;
 mod commands;
 mod device;
 mod diff;
+mod edited;
 mod edits;
 mod explain;
 mod export;
@@ -39,6 +40,7 @@ mod tokenize;
 mod traced;
 mod unquoted;
 mod vocabulary;
+mod wait;
 
 pub use self::diff::verdict;
 

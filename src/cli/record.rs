@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::edited;
 use super::export::drawing;
 use super::input::{Run, say_full};
 use super::memory::written;
@@ -23,7 +24,7 @@ use llama_trace_runs::replay::derive::follows;
 pub(super) fn run(args: &RecordArgs) -> Result<()> {
     let target = Target::check(&args.out, args.force)?;
     let wanted = args.run.tokens.unwrap_or(1);
-    let run = Run::open(&args.run)?.edited(&args.run, wanted)?;
+    let run = edited::run(&args.run, wanted)?;
     if wanted == 0 {
         return Err(Error::usage("there is nothing to record")
             .expected("-n 1 or more: the pass over the prompt samples the first token")

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::edited;
 use super::export::drawing;
 use super::input::{self, Run};
 use super::prompt::{self, Prompt};
@@ -60,7 +61,7 @@ pub(super) fn begin(
 ) -> Result<(tui::Runs, tui::OpenAt)> {
     let draws = args.tokens.unwrap_or(1);
     // More passes may follow than are asked for.
-    let run = Run::open(args)?.edited(args, MOST_PASSES.max(draws))?;
+    let run = edited::run(args, MOST_PASSES.max(draws))?;
     let open = tui::OpenAt {
         pass: open.pass,
         layer: open.layer,

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::task::Poll;
 
 use serde_json::{Map, Value};
 
@@ -15,17 +14,13 @@ use super::{
 use llama_trace_core::config::{ARITHMETIC, CacheDtype, Precision};
 use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::stop;
 use llama_trace_core::trace::select::{Extent, numbers};
-use llama_trace_core::trace::{
-    Address, Block, BlockAt, ModelCard, Outline, PassOutline, Probe, Question, Region, Run, Select, Site,
-    Sizes, Source, told,
-};
+use llama_trace_core::trace::{Address, ModelCard, Outline, PassOutline, Run, Select, Site, Sizes, Source};
 use llama_trace_engine::model::Model;
 use llama_trace_judge::capture::RecordedFolder;
 use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Kept, Trace};
-use llama_trace_runs::replay::{Follows, Recorded};
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded};
 use llama_trace_tui as tui;
 
 /// The name of the built-in model's card.
@@ -215,7 +210,7 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
     };
     let args = ModelArgs { precision: args.precision.or(Some(precision)), ..args.clone() };
     let cpu = CpuArgs { cache_dtype: cpu.cache_dtype.or(cache), ..cpu.clone() };
-    let opened = input::open_unedited(&args, &cpu, Room::default())?;
+    let opened = input::open_for(&args, &cpu, Room::default())?;
     let (model, _) = opened.model?;
     let ids = |pass: &Pass| pass.tokens.clone();
     let prompts: Vec<Prompt> = (0..kept.sequences())
@@ -225,8 +220,10 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
     let passes = |sequence| kept.passes(Run::ITSELF, sequence).iter().map(move |pass| (sequence, pass.dims));
     let passes: Vec<_> = (0..kept.sequences()).flat_map(passes).collect();
     let reading = edits::Reading {
-        args: &args,
-        cpu: &cpu,
+        trace: &|file, sequence| {
+            let plain = ModelArgs { without: Vec::new(), edit: Vec::new(), edits: None, ..args.clone() };
+            Traced::open(file, &plain, &cpu, DEFAULT_MEMORY)?.source(Run::ITSELF, sequence)
+        },
         tokenizer: opened.tokenizer.as_ref(),
         prompts: &prompts,
         passes: &passes,
@@ -334,75 +331,8 @@ impl SelectArgs {
     }
 }
 
-/// Waits for the answer of `source`.
-pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result<Q::Answer> {
-    loop {
-        source.poll()?;
-        if let Poll::Ready(answer) = told(source, question.clone()) {
-            return answer;
-        }
-        stop::check()?;
-        source.wait(stop::LOOK);
-    }
-}
-
 /// The sites that `select` chooses in a pass of a sequence.
 pub(super) fn chosen(sequence: usize, pass: &PassOutline, sizes: &Sizes, select: &Select) -> Vec<Site> {
     let sites = Site::all(sizes, pass.dims).into_iter().map(|site| Site { sequence, ..site });
     sites.filter(|&site| select.contains(site)).collect()
-}
-
-/// Gives all values of `site` to `probe`, part by part and in order. The site's stage has `shape`.
-pub(super) fn show(
-    source: &mut dyn Source,
-    site: Site,
-    shape: &[usize],
-    probe: &mut dyn Probe,
-) -> Result<()> {
-    /// Maximum number of values in one request.
-    const AT_ONCE: usize = 1 << 18;
-    let count: usize = shape.iter().product();
-    let Some(&width) = shape.last() else { return Ok(()) };
-    if count <= AT_ONCE {
-        let block = wait(source, &BlockAt(site, Region::whole(shape)))?;
-        record(probe, &block, 0..count / width.max(1));
-        return Ok(());
-    }
-    // The length of the axis before the last one. Rows whose indexes differ only on that axis are adjacent.
-    let beside = if shape.len() > 1 { shape[shape.len() - 2] } else { 1 };
-    let at_once = (AT_ONCE / width.max(1)).clamp(1, beside);
-    for run in 0..count / (width * beside) {
-        for first in (0..beside).step_by(at_once) {
-            let rows = run * beside + first..run * beside + (first + at_once).min(beside);
-            let region = region(shape, rows.clone());
-            record(probe, &wait(source, &BlockAt(site, region))?, rows);
-        }
-    }
-    Ok(())
-}
-
-/// Adjacent rows as a region of a stage of `shape`.
-fn region(shape: &[usize], rows: std::ops::Range<usize>) -> Region {
-    let (Some(&width), axes) = (shape.last(), shape.len()) else { return Region(Vec::new()) };
-    let mut region = vec![0..width; axes];
-    let mut at = rows.start;
-    for axis in (0..axes.saturating_sub(1)).rev() {
-        let index = at % shape[axis];
-        at /= shape[axis];
-        region[axis] = if axis + 2 == axes { index..index + rows.len() } else { index..index + 1 };
-    }
-    Region(region)
-}
-
-/// Gives rows of a block to `probe`.
-fn record(probe: &mut dyn Probe, block: &Block, rows: std::ops::Range<usize>) {
-    let width = block.shape.last().copied().unwrap_or(1).max(1);
-    let mut row = rows.start;
-    while row < rows.end {
-        let Some(run) = block.run(row * width) else { return };
-        let count = (run.len() / width).clamp(1, rows.end - row);
-        let values = block.frame.values().slice(run.start..run.start + count * width);
-        probe.record(block.frame.site, row..row + count, values);
-        row += count;
-    }
 }

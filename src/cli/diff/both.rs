@@ -9,7 +9,8 @@ use std::thread::{self, Scope};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::super::device::{Room, needs};
-use super::super::{DeviceName, DiffArgs, input, prompt};
+use super::super::edited;
+use super::super::{DeviceName, DiffArgs, prompt};
 use super::judged::verdict;
 use super::setting::Setting;
 use super::{Bar, beside, sample};
@@ -99,7 +100,7 @@ impl Ready {
 
     /// Opens the model. Another run will allocate `beside` bytes on GPU 0.
     fn open(args: &DiffArgs, text: &str, setting: Setting, beside: usize) -> Result<Self> {
-        let opened = input::open_for(&setting.model, &setting.cpu, Room { context: None, beside })?;
+        let opened = edited::open(&setting.model, &setting.cpu, Room { context: None, beside })?;
         let context = opened.checkpoint.config.context;
         let ids = match &args.ids {
             Some(list) => prompt::read_ids(list)?,

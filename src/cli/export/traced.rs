@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use super::files::{COMPUTED, DERIVED};
-use crate::cli::traced::{Traced, chosen, show};
+use crate::cli::traced::{Traced, chosen};
+use crate::cli::wait::show;
 use crate::cli::{ExportArgs, tell};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Manifest, Outline, Run};

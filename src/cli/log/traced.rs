@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::{Chosen, Has, Printed, Summaries, Summarizing, Summary};
-use crate::cli::traced::{Traced, chosen, show};
+use crate::cli::traced::{Traced, chosen};
+use crate::cli::wait::show;
 use crate::cli::{LogArgs, tell};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
