@@ -157,7 +157,7 @@ impl Operate for Norm {
         let [mut alone, mut sum, mut normed] = [0; 3].map(|_| backend.buffer(rows * width).unwrap());
         backend.rms_norm(&a, &weight, 1e-5, rows, &mut alone).unwrap();
         let mut made = Vec::new();
-        let mut see = |i: usize, buffer: &Buffer| {
+        let mut see = |i: usize, buffer: &mut Buffer| {
             made.push((i, values(backend, buffer, rows * width)));
             Ok(())
         };

@@ -48,7 +48,7 @@ fn make(cuda: &Cuda, maker: Maker, spans: &[(usize, usize)], out: &mut Buffer) -
         llama_trace_core::ops::round::row(Precision::Bf16, &mut values);
         filled(cuda, &values)
     });
-    let mut nobody = |_: usize, _: &Buffer| Ok(());
+    let mut nobody = |_: usize, _: &mut Buffer| Ok(());
     let mut kept: Vec<Box<dyn Any>> = Vec::new();
     match maker {
         Maker::Norm => cuda.rms_norm(&a, &weight, 1e-5, rows, out).unwrap(),
@@ -186,7 +186,7 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
             let [mut of_q, mut again, mut sum, mut of_norm] = [0; 4].map(|_| buffer(outputs));
             let [mut of_gate, mut silu, mut of_up, mut hidden] = [0; 4].map(|_| buffer(outputs));
             let mut of_k = buffer(9);
-            let mut nobody = |_: usize, _: &Buffer| Ok(());
+            let mut nobody = |_: usize, _: &mut Buffer| Ok(());
             cuda.sync().unwrap();
             log.lock().unwrap().clear();
             cuda.rms_norm(&x, &weight, 1e-5, 1, &mut normed).unwrap();

@@ -60,7 +60,7 @@ impl Chain {
         let [mut normed, mut of_wo, mut sum, mut second] = [0; 4].map(|_| buffer(width));
         let [mut of_gate, mut silu, mut of_up, mut hidden] = [0; 4].map(|_| buffer(ffn));
         let [mut out, mut of_sum] = [buffer(3), buffer(ffn)];
-        let mut nobody = |_: usize, _: &Buffer| {
+        let mut nobody = |_: usize, _: &mut Buffer| {
             look(backend);
             Ok(())
         };

@@ -293,7 +293,7 @@ fn fused_products_have_the_bits_of_the_plain_ones() {
                 let mut products =
                     [(&q, a), (&k, b), (&v, c)].map(|(matrix, out)| Product { matrix, bias: None, out });
                 let mut order = Vec::new();
-                let mut made = |i: usize, _: &Buffer| {
+                let mut made = |i: usize, _: &mut Buffer| {
                     order.push(i);
                     Ok(())
                 };
@@ -313,7 +313,7 @@ fn fused_products_have_the_bits_of_the_plain_ones() {
                 let up = Product { matrix: &up, bias: None, out: up_out };
                 let (gate_matrix, up_matrix) = (gate.matrix, up.matrix);
                 let mut order = Vec::new();
-                let mut made = |i: usize, _: &Buffer| {
+                let mut made = |i: usize, _: &mut Buffer| {
                     order.push(i);
                     Ok(())
                 };

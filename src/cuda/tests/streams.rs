@@ -157,7 +157,7 @@ impl Layer {
         let [mut of_gate, mut silu, mut of_up, mut hidden] = [0; 4].map(|_| buffer(ffn));
         let mut caches: Vec<_> =
             spans.iter().map(|_| [0; 2].map(|_| backend.new_cache(3 * of_k).unwrap())).collect();
-        let mut nobody = |_: usize, _: &Buffer| {
+        let mut nobody = |_: usize, _: &mut Buffer| {
             look();
             Ok(())
         };
