@@ -48,8 +48,12 @@ mod shown;
 mod stage;
 #[path = "tui/synthetic.rs"]
 mod synthetic;
+#[path = "tui/typing.rs"]
+mod typing;
 #[path = "tui/updates.rs"]
 mod updates;
+#[path = "tui/view_list.rs"]
+mod view_list;
 #[path = "tui/views.rs"]
 mod views;
 #[path = "tui/walk.rs"]

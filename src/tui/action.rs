@@ -1,8 +1,8 @@
 //! Actions and the key table. Key presses are looked up in this table, and the footer and the help screen show it.
 
-use super::user_event::{KeyCode, KeyEvent, KeyModifiers};
-
+use super::erase::Erase;
 use super::report::Report;
+use super::user_event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// An input of the viewer: usually a key press, but also the mouse, the clock of a playback or the result of an effect.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +11,8 @@ pub enum Action {
     NextStep,
     /// Goes to the previous step.
     PreviousStep,
+    /// Skips the reshapes between stages, or stops skipping them.
+    SkipReshapes,
     /// Goes to the same step of the next layer.
     NextLayer,
     /// Goes to the same step of the previous layer.
@@ -67,8 +69,8 @@ pub enum Action {
     Explain,
     /// Goes back along the trail of derivations, or to the previous step.
     Back,
-    /// Chooses the next view of this step.
-    CycleView,
+    /// Opens the list of views, or chooses the next view in it.
+    Views,
     /// Chooses a view of this step by its number, counted from 1.
     ChooseView(u8),
     /// Holds another axis, or transposes rows and columns.
@@ -137,12 +139,12 @@ pub enum Action {
     Leave,
     /// A key without a binding, by its name. The viewer shows a message.
     Unbound(String),
-    /// A character typed into the go-to line.
+    /// A character typed into an input line.
     Type(char),
-    /// Text pasted into the go-to line.
+    /// Text pasted into an input line.
     Paste(String),
-    /// Deletes the character before the cursor of the go-to line.
-    Erase,
+    /// Deletes text at the end of an input line.
+    Erase(Erase),
     /// Inserts the completion.
     Complete,
     /// Goes to the place in the go-to line.
@@ -250,6 +252,7 @@ macro_rules! bindings {
 bindings! {
     Walk NextStep [c('n'), c(' ')] 1 "step" "next step, views such as transposes included";
     Walk PreviousStep [c('p')] 1 "step" "previous step";
+    Walk SkipReshapes [c('R')] 13 "reshapes" "n and p skip the reshapes and transposes between stages (xq_heads, keys_t and similar steps); R again: they stop there";
     Walk NextLayer [c('N'), c('}')] 4 "layer" "same step, next layer";
     Walk PreviousLayer [c('P'), c('{')] 4 "layer" "same step, previous layer";
     Walk NextSlice [c(']')] 5 "head" "next head (or next index of the axis fixed with a)";
@@ -265,7 +268,7 @@ bindings! {
     Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), step 24, p1, s1, p0/L1/softmax[h=2,t=5,k=1], or a weight: L1/wq[o=5,i=17]; omitted parts stay as they are; a few letters, a head (h2) or a token's text find a place too: soft upon h2; commands: /prompt A fox (run another text), /without L0/h2 (switch a part off), /compare h=2 (side by side)";
     Walk Earlier [alt(KeyCode::Left)] 0 "" "back to the previous place";
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
-    Walk Mark [c('m')] 0 "" "m and a letter: mark this place (--marks names the file of the marks)";
+    Walk Mark [c('m')] 0 "" "m and a letter: mark this place; --marks FILE keeps the marks in a file, without it they last until the program ends";
     Walk Return [c('\'')] 0 "" "' and a letter: go to the place with this mark";
     Walk Branch [c('b')] 0 "" "branch: continue with the token under the cursor (in logits, probs or nucleus); in the sampler view, b takes the token that the sampler picks, Enter takes the token under the cursor";
     Walk Branches [c('B')] 0 "" "list the branches, and where each one begins";
@@ -289,8 +292,8 @@ bindings! {
     Tensor Filter [c('=')] 0 "" "find cells like this one: the same sign, and at least as far from 0; the others are dimmed (again: show all)";
     Tensor NextLike [c('+')] 0 "" "the next such cell of the tensor";
     Tensor PreviousLike [c('-')] 0 "" "the previous such cell";
-    Tensor CycleView [c('v')] 7 "view" "the next view of this step";
-    Tensor ChooseView(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the first, second, … view of this step, in the order of v";
+    Tensor Views [c('v')] 7 "views" "list the views of this step; in the list: v or ↓ shows the next view, ↑ the previous one, a number chooses a view, Enter keeps the shown view, Esc goes back to the view before";
+    Tensor ChooseView(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the view with this number in the list of v";
     Tensor CycleAxes [c('a')] 9 "axes" "fix another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colour scale: the usual values (all but the 1% furthest from 0) of this slice or of the whole tensor, ±3 standard deviations, or all values";
     Tensor CycleStrip [c('T')] 0 "" "the token strip shows the surprise of each token (−log p), the attention of the current head, or only the tokens";
@@ -376,23 +379,32 @@ fn unbound(event: KeyEvent) -> Action {
     Action::Unbound(Key { code: event.code, ctrl, alt }.label())
 }
 
-/// The action of a key in the help screen, where letters are typed to filter it.
-pub fn of_found_key(event: KeyEvent) -> Option<Action> {
+/// The action of a key that edits an input line; none for other keys.
+fn of_edit_key(event: KeyEvent) -> Option<Action> {
     let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+    let ctrl = event.modifiers.contains(KeyModifiers::CONTROL);
     match event.code {
         KeyCode::Char(c) if plain => Some(Action::Type(c)),
-        KeyCode::Backspace => Some(Action::Erase),
-        _ => of_key(event),
+        KeyCode::Char('h') if ctrl => Some(Action::Erase(Erase::Character)),
+        KeyCode::Char('w') if ctrl => Some(Action::Erase(Erase::Word)),
+        KeyCode::Char('u') if ctrl => Some(Action::Erase(Erase::Line)),
+        KeyCode::Backspace => Some(Action::Erase(Erase::Character)),
+        _ => None,
     }
+}
+
+/// The action of a key in the help screen, where letters are typed to filter it.
+pub fn of_found_key(event: KeyEvent) -> Option<Action> {
+    of_edit_key(event).or_else(|| of_key(event))
 }
 
 /// The action of a key in the go-to line.
 pub fn of_typed_key(event: KeyEvent) -> Option<Action> {
-    let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+    if let Some(edit) = of_edit_key(event) {
+        return Some(edit);
+    }
     match event.code {
-        KeyCode::Char(c) if plain => Some(Action::Type(c)),
-        KeyCode::Char('c') => Some(Action::Leave),
-        KeyCode::Char('h') | KeyCode::Backspace => Some(Action::Erase),
+        KeyCode::Char('c') if event.modifiers.contains(KeyModifiers::CONTROL) => Some(Action::Leave),
         KeyCode::Tab => Some(Action::Complete),
         KeyCode::Enter => Some(Action::Submit),
         KeyCode::Esc => Some(Action::Close),

@@ -61,6 +61,8 @@ pub struct App {
     pub(super) origin: Origin,
     pub(super) theme: Theme,
     pub(super) place: Place,
+    /// Whether the keys of the steps skip the reshapes between stages.
+    pub(super) skips_reshapes: bool,
     pub(super) cursor: Cursor,
     pub(super) display: Display,
     pub(super) panels: PanelState,
@@ -91,6 +93,7 @@ impl App {
             origin: Origin::default(),
             theme,
             place,
+            skips_reshapes: false,
             cursor,
             display: Display::default(),
             panels: PanelState::new(size),

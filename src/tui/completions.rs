@@ -5,10 +5,12 @@ use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Axis, Step};
 
 use super::app::App;
-use super::goto::{prompt_of, step_in, without_in};
+use super::goto::{COMMANDS, comparison_in, prompt_of, step_in, view_named, without_in};
 use super::input::GotoLine;
 use super::place::present;
+use super::synonyms::meant;
 use super::text;
+use super::view::views::VIEWS;
 
 /// A completion of the go-to line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,7 @@ impl GotoLine {
         if part.contains('[')
             || prompt_of(&self.text).is_some()
             || without_in(&self.text).is_some()
+            || comparison_in(&self.text).is_some()
             || step_in(&self.text).is_some()
         {
             return Vec::new();
@@ -50,8 +53,18 @@ impl GotoLine {
             }
             _ => places(app, before, &Wanted::of(&words)),
         };
+        if !words.is_empty() {
+            found.extend(views(app, before, &part));
+            found.extend(synonyms(app, before, &part));
+        }
         found.sort_by_key(|(rank, _)| *rank);
-        found.into_iter().map(|(_, completion)| completion).collect()
+        let mut completions: Vec<Completion> = Vec::with_capacity(found.len());
+        for (_, completion) in found {
+            if completions.iter().all(|other| other.text != completion.text) {
+                completions.push(completion);
+            }
+        }
+        completions
     }
 }
 
@@ -84,7 +97,7 @@ fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
     let mut names: Vec<String> = steps(app).map(|step| step.name().to_owned()).collect();
     names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
     if before.is_empty() {
-        names.extend(["prompt ", "without "].map(str::to_owned));
+        names.extend(COMMANDS.map(str::to_owned));
         names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
         // There may be thousands of sequences. One is offered as an example, until the user types an `s`.
         let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });
@@ -95,6 +108,36 @@ fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
         Some((rank(part, &name)?, Completion { text, what: String::new() }))
     };
     names.into_iter().filter_map(fits).collect()
+}
+
+/// Views whose names contain `part`.
+fn views(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
+    let names = VIEWS.iter().map(|view| view.name()).filter(|_| before.is_empty());
+    let fits = |name: &str| {
+        let rank = rank(part.trim(), name).filter(|rank| *rank < 3)?;
+        let (place, name) = view_named(app, name)?;
+        Some((rank, Completion { text: name.to_owned(), what: format!("view of {}", place.step.name()) }))
+    };
+    names.filter_map(fits).collect()
+}
+
+/// What the table of synonyms finds for `part`.
+fn synonyms(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
+    let mut found = Vec::new();
+    for row in meant(part) {
+        let rank = if row.words.contains(&part.trim()) { 0 } else { 2 };
+        for &name in row.finds {
+            let command = COMMANDS.iter().find(|command| command.trim_end() == name);
+            let text = match command {
+                _ if steps(app).any(|step| step.name() == name) => format!("{before}{name}"),
+                Some(command) if before.is_empty() => (*command).to_owned(),
+                None if before.is_empty() && view_named(app, name).is_some() => name.to_owned(),
+                _ => continue,
+            };
+            found.push((rank, Completion { text, what: row.what.to_owned() }));
+        }
+    }
+    found
 }
 
 /// The parts of an address that the typed words name.

@@ -1,4 +1,6 @@
-//! The chosen display of the tensors: view, layout of the axes, and colour scale.
+//! The chosen display of the tensors: view, layout of the axes, colour scale, and order of the units.
+
+use llama_trace_core::trace::units::UnitOrder;
 
 /// Colour scale: the values that the colours span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +22,13 @@ pub(super) struct Display {
     /// Number of the chosen [`Cut`](super::slice::Cut) among the cuts of the step.
     pub(super) turn: usize,
     pub(super) scale: Scale,
+    /// Order of the units in the view of neurons.
+    pub(super) units: UnitOrder,
 }
 
 impl Default for Display {
     fn default() -> Self {
-        Self { views: ViewNames::default(), turn: 0, scale: Scale::Slice }
+        Self { views: ViewNames::default(), turn: 0, scale: Scale::Slice, units: UnitOrder::default() }
     }
 }
 

@@ -102,6 +102,19 @@ impl Saving {
         self.written
     }
 
+    /// The shape and the type of the values, as numpy prints them: "(4, 12, 12) float32".
+    fn what(&self) -> String {
+        let lengths: Vec<_> = self.shape.iter().map(usize::to_string).collect();
+        // A tuple of one number has a comma.
+        let comma = if lengths.len() == 1 { "," } else { "" };
+        let dtype = match self.site.stage {
+            stage if stage.is_ids() => "int64",
+            stage if stage.is_int8() => "int8",
+            _ => "float32",
+        };
+        format!("({}{comma}) {dtype}", lengths.join(", "))
+    }
+
     /// The written part in percent.
     pub fn percent(&self) -> usize {
         self.written * 100 / self.count().max(1)
@@ -172,7 +185,7 @@ pub fn continue_saving(app: &mut App, source: &mut dyn Source, saving: Option<Sa
         Poll::Ready(block) => block,
     };
     match block.and_then(|block| saving.write(&block)) {
-        Ok(Some(path)) => say(app, format!("wrote {}", printable(&path.display().to_string()))),
+        Ok(Some(path)) => say(app, wrote(&path, &saving.what())),
         Ok(None) => {
             say(app, format!("writing {}: {} %; Esc stops", saving.site(), saving.percent()));
             return Some(saving);
@@ -183,12 +196,21 @@ pub fn continue_saving(app: &mut App, source: &mut dyn Source, saving: Option<Sa
     None
 }
 
+/// The message on a written file, which has `what` in it.
+fn wrote(path: &Path, what: &str) -> String {
+    let size = fs::metadata(path).map_or(String::new(), |file| format!(" · {} bytes", file.len()));
+    format!("wrote {} · {what}{size}", printable(&path.display().to_string()))
+}
+
 /// Draws the screen into a file in `folder`.
 pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
     // The user may have stepped on since the last drawing, and the new step's values have not been asked for yet.
     app.sync(source);
     match draw(app, folder) {
-        Ok(path) => say(app, format!("wrote {}", printable(&path.display().to_string()))),
+        Ok(path) => {
+            let (columns, rows) = app.size();
+            say(app, wrote(&path, &format!("a screen of {columns}x{rows}")));
+        }
         Err(error) => fail(app, error.to_string()),
     }
 }

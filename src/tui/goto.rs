@@ -1,13 +1,21 @@
 //! The go-to line: the places that can be typed there. Its completions are in `completions`.
 
 use llama_trace_core::trace::select::past_the_last;
-use llama_trace_core::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subject, Weight};
+use llama_trace_core::trace::{
+    Address, Axis, ModelCard, Outline, PassDims, Run, Stage, Step, Subject, Weight,
+};
 
 use super::app::App;
+use super::erase::Erase;
 use super::input::GotoLine;
 use super::place::{Place, Walk};
 use super::runs::NewRun;
 use super::search_keys;
+use super::view::views::VIEWS;
+
+/// Steps of a layer that come first if several steps have a view.
+const SHOW_VIEWS_BEST: [Step; 3] =
+    [Step::Stage(Stage::Softmax), Step::Stage(Stage::FfnHidden), Step::Stage(Stage::XqRope)];
 
 /// The target of the go-to line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +28,12 @@ pub(super) enum Target {
     Begin(NewRun),
     /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),
+    /// A view, at a step that it can show.
+    View(Place, &'static str),
 }
+
+/// The commands of the line. A text follows each of them.
+pub(super) const COMMANDS: [&str; 3] = ["compare ", "prompt ", "without "];
 
 /// A place and the indices to select there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +80,9 @@ impl GotoLine {
         Ok(())
     }
 
-    /// Deletes the last character.
-    pub(super) fn pop(&mut self) {
-        self.text.pop();
+    /// Deletes text at the end.
+    pub(super) fn erase(&mut self, erase: Erase) {
+        self.text.truncate(erase.start(&self.text));
         self.chosen = None;
     }
 
@@ -203,6 +216,9 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if let Some(number) = step_in(text) {
         return step_of(app, number);
     }
+    if let Some((place, view)) = view_named(app, text) {
+        return Ok(Target::View(place, view));
+    }
     let spoken = spoken(text);
     let text = spoken.as_deref().unwrap_or(text);
     // If only a run is named, the other parts are those of the current place.
@@ -238,6 +254,22 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
         false => wrong,
     };
     find(app, &address).map(Target::Here).map_err(told)
+}
+
+/// The view with this name, and a step that it can show: this step, or else one in this layer, before the layers or
+/// after them. None if a step has this name, or if no step of this pass has the view.
+pub(super) fn view_named(app: &App, name: &str) -> Option<(Place, &'static str)> {
+    let name = name.trim().to_lowercase();
+    let view = VIEWS.iter().find(|view| view.name() == name && Step::from_name(&name).is_none())?;
+    if view.fits(app.place.step) {
+        return Some((app.place, view.name()));
+    }
+    let walk = app.walk();
+    let of_layer = |step: &Step| walk.layer.contains(step);
+    let steps = SHOW_VIEWS_BEST.iter().filter(|step| of_layer(step)).chain(&walk.layer);
+    let step = steps.chain(&walk.start).chain(&walk.end).find(|&&step| view.fits(step))?;
+    let layer = step.stage().in_layer().then(|| app.place.layer.unwrap_or(0));
+    Some((walk.place(layer, *step), view.name()))
 }
 
 /// The step of this pass with this number. As in the title, the first step is number 1.

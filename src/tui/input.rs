@@ -20,6 +20,8 @@ pub enum Mode {
     Help(usize, String),
     /// Keys choose a chapter in the list. The value is the number of the chosen chapter.
     Chapters(usize),
+    /// Keys choose a view in the list. The value is the name of the view that was shown before the list was opened.
+    Views(&'static str),
     /// The next key is the letter that marks this place.
     Mark,
     /// The next key is the letter of the mark to return to.

@@ -33,6 +33,7 @@ mod derivation_keys;
 pub mod derivation_queries;
 pub mod display;
 pub mod effects;
+pub mod erase;
 pub mod events;
 #[cfg(feature = "native")]
 pub mod export;
@@ -65,6 +66,7 @@ pub mod slice;
 pub mod snapshot;
 pub mod strip_values;
 mod sync;
+pub mod synonyms;
 pub mod tensor;
 #[cfg(feature = "native")]
 pub mod terminal;
@@ -76,6 +78,7 @@ pub mod user_event;
 mod verdict;
 mod verdict_keys;
 pub mod view;
+mod view_keys;
 
 use llama_trace_core::chapters::Chapters;
 use llama_trace_core::trace::manifest::Drawing;

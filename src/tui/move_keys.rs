@@ -1,6 +1,6 @@
 //! Keys that move: by steps, layers, passes, slices and cells, and back and forward in the history.
 
-use llama_trace_core::trace::{Address, Axis, End, Run};
+use llama_trace_core::trace::{Address, Axis, End, Run, Step};
 
 use super::action::Action;
 use super::app::App;
@@ -22,6 +22,22 @@ pub(super) fn step(app: &mut App, by: isize) {
     } else {
         app.say("this is the first step", false);
     }
+}
+
+/// Goes to the next step (`by` 1) or the previous one (-1), past the reshapes if the user skips them. A pass does not
+/// begin or end with a reshape.
+pub(super) fn walk(app: &mut App, by: isize) {
+    let walk = app.walk();
+    let here = walk.number(app.place);
+    let is_reshape = |distance: isize| {
+        let number = here.checked_add_signed(distance).filter(|&number| number < walk.len());
+        number.is_some_and(|number| matches!(walk.at(number).step, Step::View(_)))
+    };
+    let mut distance = by;
+    while app.skips_reshapes && is_reshape(distance) {
+        distance += by;
+    }
+    step(app, distance);
 }
 
 /// How to continue after the last pass, as a part of a message.

@@ -71,13 +71,6 @@ impl App {
         self.filter().is_some_and(|filter| !filter.takes(value))
     }
 
-    /// The next view that fits the step.
-    pub fn next_view(&self) -> &'static dyn View {
-        let (step, now) = (self.place.step, self.view().name());
-        let mut after = views::fitting(step).skip_while(|view| view.name() != now).skip(1);
-        after.next().or_else(|| views::fitting(step).next()).unwrap_or_else(|| self.view())
-    }
-
     /// Returns whether the values are sorted by size, so that the cursor is on a rank.
     fn is_ranked(&self) -> bool {
         self.view().name() == Largest.name()

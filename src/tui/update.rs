@@ -9,7 +9,8 @@ use super::chapter_keys;
 use super::comparison_keys;
 use super::derivation_keys;
 use super::display::Scale;
-use super::goto::{self, Target};
+use super::erase::Erase;
+use super::goto::{self, COMMANDS, Target};
 use super::history::Spot;
 use super::input::{GotoLine, Mode};
 use super::marks::{self, Mark};
@@ -27,7 +28,7 @@ use super::verdict_keys;
 use super::view::Panels;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
-use super::view::views;
+use super::view_keys;
 
 /// Work for the event loop after an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +100,11 @@ pub fn update(app: &mut App, action: Action) -> Effect {
             help(app, *line, wanted, &action)
         }
         Mode::Chapters(at) => chapters(app, *at, &action),
+        Mode::Views(before) => {
+            let before = *before;
+            let passed_on = view_keys::press(app, before, &action);
+            passed_on.map_or(Effect::None, |action| walk(app, &action))
+        }
         Mode::Mark => mark(app, &action),
         Mode::Return => return_to(app, &action),
         Mode::Branches(list) => {
@@ -226,8 +232,8 @@ fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effe
             wanted.extend(text.chars().filter(|c| !c.is_control()).take(MOST_WANTED));
             0
         }
-        Action::Erase => {
-            wanted.pop();
+        Action::Erase(erase) => {
+            wanted.truncate(erase.start(&wanted));
             0
         }
         Action::Down | Action::NextStep => line + 1,
@@ -262,11 +268,11 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 app.say(wrong, true);
             }
         }
-        Action::Erase if line.text.is_empty() => {
+        Action::Erase(Erase::Character) if line.text.is_empty() => {
             app.input.mode = Mode::Walk;
             return Effect::None;
         }
-        Action::Erase => line.pop(),
+        Action::Erase(erase) => line.erase(erase),
         Action::Up => line.choose(app, -1),
         Action::Down => line.choose(app, 1),
         Action::Complete => line.complete(app),
@@ -285,6 +291,10 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 Err(wrong) => app.say(wrong, true),
             }
         }
+        // A command needs a text after it.
+        Action::Submit if line.text != line.answer(app) && COMMANDS.contains(&&*line.answer(app)) => {
+            line = GotoLine { text: line.answer(app), chosen: None };
+        }
         Action::Submit => match goto::target(app, &line.answer(app)) {
             Ok(Target::Here(place)) => {
                 app.input.mode = Mode::Walk;
@@ -298,6 +308,12 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             Ok(Target::Begin(other)) => {
                 app.input.mode = Mode::Walk;
                 return Effect::Begin(other);
+            }
+            Ok(Target::View(place, view)) => {
+                app.input.mode = Mode::Walk;
+                app.go(place);
+                app.choose_view(view);
+                return Effect::None;
             }
             Ok(Target::Weight(place, row)) => {
                 app.input.mode = Mode::Walk;
@@ -315,8 +331,16 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
 /// Handles a key outside of popups and prompts.
 fn walk(app: &mut App, action: &Action) -> Effect {
     match *action {
-        Action::NextStep => step(app, 1),
-        Action::PreviousStep => step(app, -1),
+        Action::NextStep => move_keys::walk(app, 1),
+        Action::PreviousStep => move_keys::walk(app, -1),
+        Action::SkipReshapes => {
+            app.skips_reshapes = !app.skips_reshapes;
+            let message = match app.skips_reshapes {
+                true => "n and p skip reshapes and transposes; R again: they stop there too",
+                false => "n and p stop at every step, reshapes and transposes included",
+            };
+            app.say(message, false);
+        }
         Action::NextLayer => layer(app, 1),
         Action::PreviousLayer => layer(app, -1),
         Action::NextSlice => slice(app, 1),
@@ -366,7 +390,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Subtract => comparison_keys::subtract(app),
         Action::NextDifference => verdict_keys::next_difference(app),
         // The tensor must be visible, so that the user sees the change.
-        Action::CycleView | Action::ChooseView(_) | Action::CycleAxes | Action::CycleScale
+        Action::Views | Action::ChooseView(_) | Action::CycleAxes | Action::CycleScale
             if Panels::new(app).middle.is_none() =>
         {
             let what =
@@ -376,8 +400,10 @@ fn walk(app: &mut App, action: &Action) -> Effect {
                 false,
             );
         }
-        Action::CycleView => cycle_view(app),
-        Action::ChooseView(number) => choose_view(app, number),
+        Action::Views => view_keys::open(app),
+        Action::ChooseView(number) => {
+            view_keys::choose(app, number);
+        }
         Action::CycleAxes => cycle_axes(app),
         Action::CycleScale => {
             app.display.scale = match app.display.scale {
@@ -459,7 +485,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Resize(..)
         | Action::Type(_)
         | Action::Paste(_)
-        | Action::Erase
+        | Action::Erase(_)
         | Action::Complete
         | Action::Submit
         | Action::PlayOn
@@ -561,6 +587,10 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Begin(other)) => return Effect::Begin(other),
         Ok(Target::Weight(place, row)) => derivation_keys::open_weight_row(app, place, row),
+        Ok(Target::View(place, view)) => {
+            app.go(place);
+            app.choose_view(view);
+        }
         Err(wrong) => {
             app.say(wrong, true);
             return Effect::None;
@@ -642,29 +672,6 @@ fn turn_focus(app: &mut App, by: isize) {
     let order: Vec<Focus> = order.into_iter().flatten().collect();
     let now = order.iter().position(|&focus| focus == app.panels.focus).unwrap_or(0);
     app.panels.focus = order[(now + order.len()).saturating_add_signed(by) % order.len()];
-}
-
-/// Chooses the next view that fits the step.
-fn cycle_view(app: &mut App) {
-    let (step, now, next) = (app.place.step, app.view().name(), app.next_view().name());
-    match next == now {
-        true => app.say(format!("{} has only one view: {now}", step.name()), false),
-        false => app.choose_view(next),
-    }
-}
-
-/// Chooses the view of the step with this number. The first view is number 1.
-fn choose_view(app: &mut App, number: u8) {
-    let step = app.place.step;
-    let names: Vec<_> = views::fitting(step).map(View::name).collect();
-    match names.get(usize::from(number).wrapping_sub(1)) {
-        Some(name) => app.choose_view(name),
-        None => {
-            let names: Vec<_> =
-                (1..).zip(&names).map(|(number, name): (usize, _)| format!("{number} {name}")).collect();
-            app.say(format!("the views of {}: {}", step.name(), names.join(", ")), false);
-        }
-    }
 }
 
 /// Chooses the next kind of values on the token strip.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use llama_trace::trace::lens::{Attribution, AttributionAt, Contributor, LensAt, Reading};
 use llama_trace::trace::stream::StreamAt;
-use llama_trace::trace::units::{UnitsAt, WritesAt, Writing};
+use llama_trace::trace::units::{UnitOrder, UnitsAt, WritesAt, Writing};
 use llama_trace::trace::{Answer, Query, Site, Source, Stage, Weight};
 
 use super::{Live, MODELS, ask, models_in, record, rows_of, start};
@@ -187,16 +187,20 @@ fn contributions_of_units_sum_to_that_of_their_network() {
         for (pass, token, layer) in [(0, 4, 0), (0, 2, sizes.layers - 1), (2, 0, 1)] {
             let site = Site::layer(pass, layer, Stage::FfnHidden);
             let hidden = frames[&site].floats().unwrap().index_axis(ndarray::Axis(0), token).to_owned();
-            let Ok(Answer::Units(order)) = ask(&mut live, &Query::Units(UnitsAt { site, token })) else {
-                panic!("{name} {site}")
+            let mut ranked = |order: UnitOrder| {
+                let query = Query::Units(UnitsAt { site, token, order });
+                let Ok(Answer::Units(ranking)) = ask(&mut live, &query) else { panic!("{name} {site}") };
+                ranking
             };
-            let mut sorted = order.to_vec();
+            let (by_hidden, by_effect) = (ranked(UnitOrder::Hidden), ranked(UnitOrder::Effect));
+            let order = &by_hidden.units;
+            let mut sorted = order.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, (0..sizes.hidden as u32).collect::<Vec<_>>(), "each unit is listed once");
             let size = |unit: u32| hidden[unit as usize].abs();
             assert!(order.windows(2).all(|two| size(two[0]) >= size(two[1])), "{name}: the strongest first");
 
-            let at = WritesAt { site, token, units: order.to_vec(), top: sizes.vocab };
+            let at = WritesAt { site, token, units: order.clone(), top: sizes.vocab };
             let all = writes(&mut live, &at);
             let added = |writing: &Writing, id: u32| {
                 writing.most.iter().find(|one| one.id == id).map(|one| one.added).unwrap()
@@ -209,7 +213,22 @@ fn contributions_of_units_sum_to_that_of_their_network() {
             let right = (sum - network.value).abs() <= 1e-5 * sizes_of.max(1.0);
             assert!(right || mlp_bias, "{name} {site}: {sum} and {}", network.value);
 
-            for (writing, unit) in all.iter().zip(&*order) {
+            // The effects are the contributions to the logit that is largest for this token.
+            let logits = frames[&Site::once(pass, Stage::Logits)].floats().unwrap();
+            let logits = logits.index_axis(ndarray::Axis(0), token);
+            let effects = by_effect.effects.as_ref().unwrap();
+            assert!(logits.iter().all(|&logit| logit <= logits[effects.id as usize]), "{name} {site}");
+            assert!(by_hidden.effects.is_none());
+            for writing in &all {
+                let (one, other) = (effects.added[writing.unit as usize], added(writing, effects.id));
+                assert!((one - other).abs() <= 1e-9 * sizes_of.max(1.0), "{name} {site}: {one} and {other}");
+            }
+            let effect = |unit: u32| effects.added[unit as usize].abs();
+            assert!(by_effect.units.windows(2).all(|two| effect(two[0]) >= effect(two[1])));
+            sorted.sort_by_key(|unit| by_effect.units.iter().position(|other| other == unit));
+            assert_eq!(sorted, by_effect.units, "each unit is listed once");
+
+            for (writing, unit) in all.iter().zip(order) {
                 assert_eq!(writing.unit, *unit);
                 assert!(writing.most.windows(2).all(|two| two[0].added >= two[1].added));
                 let mut from_below = writing.least.clone();
@@ -251,8 +270,8 @@ fn missing_stages_and_positions_are_errors() {
     for query in [
         Query::Stream(StreamAt { site: hidden, tokens: 0..1 }),
         Query::Stream(StreamAt { site: hidden.other(Stage::FfnResidual), tokens: 4..9 }),
-        Query::Units(UnitsAt { site: norm, token: 0 }),
-        Query::Units(UnitsAt { site: hidden, token: 9 }),
+        Query::Units(UnitsAt { site: norm, token: 0, order: UnitOrder::Effect }),
+        Query::Units(UnitsAt { site: hidden, token: 9, order: UnitOrder::Hidden }),
         of(norm, 0, vec![0]),
         of(hidden, 9, vec![0]),
         of(hidden, 0, vec![99_999]),

@@ -20,7 +20,7 @@ use llama_trace::trace::explanation::ExplanationAt;
 use llama_trace::trace::lens::{AttributionAt, LensAt};
 use llama_trace::trace::manifest::Drawing;
 use llama_trace::trace::stream::StreamAt;
-use llama_trace::trace::units::{UnitsAt, WritesAt};
+use llama_trace::trace::units::{UnitOrder, UnitsAt, WritesAt};
 use llama_trace::trace::{
     Answer, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Run, Sampling, Select,
     Site, Source, Spread, Stage, Values,
@@ -411,9 +411,12 @@ fn explanations_need_the_model_where_they_need_weights_and_are_then_those_of_the
     assert!(
         matches!(ask(&mut *with_model, &writes).unwrap(), Answer::Writes(writings) if writings.len() == 1)
     );
+    let units = |order| Query::Units(UnitsAt { site, token: 1, order });
+    assert!(ask(&mut *alone, &units(UnitOrder::Effect)).unwrap_err().to_string().contains("--model"));
+    assert!(ask(&mut *with_model, &units(UnitOrder::Effect)).is_ok());
     // Answers that need no weights are the same without them.
     let stream = Query::Stream(StreamAt { site: site.other(Stage::FfnResidual), tokens: 1..3 });
-    for query in [stream, Query::Units(UnitsAt { site, token: 1 })] {
+    for query in [stream, units(UnitOrder::Hidden)] {
         let [one, other] = [&mut *alone, &mut *with_model].map(|source| ask(source, &query));
         assert_eq!(format!("{:?}", one.unwrap()), format!("{:?}", other.unwrap()), "{query}");
     }

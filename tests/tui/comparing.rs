@@ -196,7 +196,7 @@ fn the_difference_of_two_is_shown_cell_by_cell() {
         stage.keys("d");
         assert!(stage.message().contains("press c, then d"), "{}", stage.message());
         stage.keys("/L1/xq[t=4,h=2,c=3]").key(KeyCode::Enter);
-        stage.keys("v/compare h=1").key(KeyCode::Enter);
+        stage.keys("2/compare h=1").key(KeyCode::Enter);
         stage.shows("d difference");
         stage.keys("d").shows("xq: here − there (h=1)");
         stage.shows("d both");

@@ -282,9 +282,7 @@ fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
 fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut desk = Desk::at("p0/probs", size);
-        while desk.app.view().name() != "sampler" {
-            desk.keys("v");
-        }
+        desk.choose("sampler");
         // Sets temperature 0.1, no top-k limit, and top-p 1.
         for (knob, right, times) in [("", false, 7), ("]", true, 8), ("]", true, 4)] {
             desk.keys(knob);

@@ -20,7 +20,7 @@ use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use crate::stage::text_of;
+use crate::stage::{number_of, text_of};
 
 /// The viewer on a running model.
 pub(crate) struct Desk {
@@ -105,6 +105,12 @@ impl Desk {
             self.key(KeyCode::Char(c));
         }
         self
+    }
+
+    /// Chooses the view of this name by its number.
+    pub(crate) fn choose(&mut self, name: &str) -> &mut Self {
+        let number = number_of(&self.app, name);
+        self.keys(&number)
     }
 
     pub(crate) fn address(&self) -> String {

@@ -25,9 +25,7 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
             let mut stage = Stage::new(Synthetic::new(), (width, height), Depth::None);
             stage.keys("/logits");
             stage.key(KeyCode::Enter);
-            while stage.app.view().name() != "sampler" {
-                stage.keys("v");
-            }
+            stage.choose("sampler");
             stage.keys(keys);
             let logits: Vec<f64> =
                 (0..64).map(|id| real(stage.app.tensor().unwrap().get(&[11, id]).unwrap())).collect();
@@ -111,9 +109,7 @@ fn in_view(source: Synthetic, step: &str, view: &str, size: (u16, u16)) -> Stage
     let mut stage = Stage::new(source, size, Depth::None);
     stage.keys("/").keys(step);
     stage.key(KeyCode::Enter);
-    while stage.app.view().name() != view {
-        stage.keys("v");
-    }
+    stage.choose(view);
     stage
 }
 
@@ -327,9 +323,7 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
         };
         stage.keys("/p0/tokens");
         stage.key(KeyCode::Enter);
-        while stage.app.view().name() != "tokens" {
-            stage.keys("v");
-        }
+        stage.choose("tokens");
         stage.keys("T");
         let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
         assert!(strip(&stage).contains("░≥1 ▒≥2 ▓≥4 █≥8"), "{}", stage.screen());

@@ -12,13 +12,8 @@ use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
 fn view<'a>(stage: &'a mut Stage, name: &str) -> &'a mut Stage {
-    for _ in 0..20 {
-        if stage.app.view().name() == name {
-            return stage;
-        }
-        stage.keys("v");
-    }
-    panic!("{} has no view {name}", stage.name());
+    stage.choose(name);
+    stage
 }
 
 /// Walks through all boxes, row by row. Returns the stages, and the layers that are drawn as one box.

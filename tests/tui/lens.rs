@@ -11,7 +11,7 @@ use crate::synthetic::Synthetic;
 #[test]
 fn the_lens_shows_the_prediction_of_each_layer() {
     let mut desk = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (120, 36));
-    desk.keys("vv");
+    desk.keys("3");
     assert_eq!(desk.app.view().name(), "lens");
     desk.shows("layer 2 ");
     desk.shows("after layer 2, token 4 ␣time");
@@ -25,15 +25,13 @@ fn the_lens_shows_the_prediction_of_each_layer() {
     desk.key(KeyCode::Left).shows("after layer 3, token 3 ␣a");
     // On a screen with few rows, the cells are still shown.
     let mut low = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (60, 16));
-    low.keys("vv").shows("layer 2");
+    low.keys("3").shows("layer 2");
 }
 
 #[test]
 fn attribution_splits_an_answer_and_enter_opens_a_part() {
     let mut desk = Desk::at("p0/logits[t=4,v=11]", (120, 36));
-    while desk.app.view().name() != "attribution" {
-        desk.keys("v");
-    }
+    desk.choose("attribution");
     desk.shows("logit of , − logit of ␣day = 9.4921");
     desk.shows("L3/ffn       6.7363 ████████████████████████");
     desk.shows("L1/h0       -1.3976 ░░░░░");
@@ -44,14 +42,10 @@ fn attribution_splits_an_answer_and_enter_opens_a_part() {
     assert!(desk.address().starts_with("p0/L1/attn_heads[t=4,h=1,"), "{}", desk.address());
     // In the view `largest`, the user chooses another rival token.
     desk.go("p0/logits[t=4,v=11]");
-    while desk.app.view().name() != "largest" {
-        desk.keys("v");
-    }
+    desk.choose("largest");
     desk.key(KeyCode::Home).key(KeyCode::Down).key(KeyCode::Down);
     let third = desk.screen().lines().find(|line| line.contains("   3 ")).unwrap().to_owned();
-    while desk.app.view().name() != "attribution" {
-        desk.keys("v");
-    }
+    desk.choose("attribution");
     let text = third.split_whitespace().skip_while(|word| *word != "3").nth(2).unwrap();
     desk.shows(&format!("logit of , − logit of {text} = "));
 }
@@ -59,9 +53,7 @@ fn attribution_splits_an_answer_and_enter_opens_a_part() {
 #[test]
 fn the_strongest_units_come_first_with_the_tokens_that_they_raise_and_lower() {
     let mut desk = Desk::at("p0/L1/ffn_hidden[t=4,f=0]", (120, 36));
-    while desk.app.view().name() != "neurons" {
-        desk.keys("v");
-    }
+    desk.choose("neurons");
     desk.shows("unit 319, rank 1 of 384 by |hidden|");
     desk.shows("1.4586 ␣present");
     desk.shows("-1.1315 ␣ne");
@@ -70,6 +62,40 @@ fn the_strongest_units_come_first_with_the_tokens_that_they_raise_and_lower() {
     // The next stage shows the same unit, and Enter explains its number.
     desk.keys("ppp").key(KeyCode::Enter).shows("p0/L1/ffn_gate[t=4,f=332]");
     desk.shows("ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]");
+}
+
+/// `]` sorts by the effect on the predicted token's logit, and says which token that is.
+#[test]
+fn units_are_sorted_by_their_effect_on_the_predicted_token() {
+    let mut desk = Desk::at("p0/L3/ffn_hidden[t=4,f=0]", (120, 36));
+    desk.choose("neurons").hides("effect (v");
+    desk.shows("] [ sort");
+    desk.keys("]").shows("units by |effect| on ,");
+    desk.shows("rank 1 of 384 by |effect|");
+    desk.shows("effect (v = ,): hidden");
+    // The numbers in the column of the effects become smaller, whatever their signs.
+    let screen = desk.screen();
+    let at = screen.lines().position(|line| line.contains("hidden   effect")).unwrap();
+    let heading = screen.lines().nth(at).unwrap();
+    let end = heading.chars().position(|c| c == 'h').unwrap() + "hidden   effect".len();
+    let lines = screen.lines().skip(at + 1).map_while(|line| {
+        let cell: String = line.chars().take(end).skip(end - 8).collect();
+        cell.trim().parse::<f64>().ok()
+    });
+    let effects: Vec<f64> = lines.collect();
+    assert!(effects.len() > 8, "{screen}");
+    assert!(effects.windows(2).all(|two| two[0].abs() >= two[1].abs()), "{effects:?}");
+    // The first unit raises the predicted token's logit by the number in its row.
+    let first = effects[0];
+    let below: Vec<&str> = screen.lines().skip_while(|line| !line.contains("rank 1 of")).collect();
+    let row = below.iter().find(|line| line.split_whitespace().any(|word| word == ",")).unwrap();
+    assert!(row.contains(&format!("{first:.4} ,")), "{first}\n{screen}");
+    desk.keys("[").shows("by |hidden|");
+    // On a narrow screen the effects take the place of the tokens.
+    let mut narrow = Desk::at("p0/L3/ffn_hidden[t=4,f=0]", (80, 24));
+    narrow.choose("neurons").keys("]").shows("hidden   effect");
+    narrow.shows("by |effect|");
+    narrow.shows("+ − effect");
 }
 
 /// If the source has no weights, as a trace without its model, the views that need weights show a complete message.
@@ -84,17 +110,16 @@ fn views_that_need_weights_say_so_without_weights() {
         let mut stage = Stage::new(Synthetic::new(), size, Depth::None);
         stage.keys("/").keys(step);
         stage.key(KeyCode::Enter);
-        for _ in 0..12 {
-            if stage.app.view().name() == view {
-                break;
-            }
-            stage.keys("v");
-        }
-        assert_eq!(stage.app.view().name(), view, "{step}");
+        stage.choose(view);
         stage.wait();
         stage.shows("There are no values to show:");
         stage.shows("weights");
     }
+    let mut stage = Stage::sized("ffn_up", (80, 24), Depth::None);
+    stage.choose("neurons");
+    stage.keys("]").shows("The units cannot be sorted by |effect|");
+    stage.shows("it has no weights");
+    stage.keys("]").shows("rank 1 of 48 by |hidden|");
 }
 
 /// These views open on the last token, even if another token was chosen at another step. The reason is that a pass
@@ -106,9 +131,7 @@ fn logits_attribution_and_units_open_on_the_last_token() {
         assert!(address.starts_with(&format!("p0/{step}[t=4,")), "{address}");
     };
     let view = |desk: &mut Desk, name: &str| {
-        while desk.app.view().name() != name {
-            desk.keys("v");
-        }
+        desk.choose(name);
     };
     let mut desk = Desk::at("p0/final_norm[t=1,d=0]", (120, 36));
     desk.keys("n");

@@ -222,11 +222,12 @@ fn digits_choose_the_views_in_their_order() {
         stage.key(KeyCode::Char(digit));
         assert_eq!(stage.app.view().name(), *name);
     }
-    stage.keys("1");
+    stage.keys("1v");
     for name in names.iter().skip(1).chain([&"heatmap"]) {
         stage.keys("v");
         assert_eq!(stage.app.view().name(), *name);
     }
+    stage.key(KeyCode::Enter);
     stage.keys("/tokens").key(KeyCode::Enter);
     stage.keys("9").shows("the views of tokens: 1 list, 2 ");
 }

@@ -540,7 +540,7 @@ fn every_view(source: impl Fn() -> Synthetic, depth: Depth) {
         let mut stage = Stage::new(source(), (200, 60), depth);
         stage.keys("/").keys(name);
         stage.key(KeyCode::Enter);
-        for (turn, keys) in ["", "v", "$", "a]", "v"].into_iter().enumerate() {
+        for (turn, keys) in ["", "2", "$", "a]", "3"].into_iter().enumerate() {
             stage.keys(keys);
             let known = Known::of(&stage.app);
             // Over all stages and views, each width occurs a dozen times with various heights. The usual widths occur

@@ -137,7 +137,7 @@ fn in_blocks(step: &str) -> (Stage, Stage) {
 fn a_stage_in_blocks_looks_and_moves_like_a_whole_stage() {
     for step in ["softmax", "logits", "keys_t", "attn_merged", "ffn_up", "probs", "queries_t"] {
         let (mut whole, mut blocks) = in_blocks(step);
-        for keys in ["", "jjl", "a", "jl", "v", "]", "s", "aa", "v", "s", "0kk", "[", "a"] {
+        for keys in ["", "jjl", "a", "jl", "2", "]", "s", "aa", "3", "s", "0kk", "[", "a"] {
             whole.keys(keys);
             blocks.keys(keys);
             assert_eq!(blocks.screen(), whole.screen(), "{step} after `{keys}`");
@@ -155,9 +155,17 @@ fn a_stage_in_blocks_is_exported_whole() {
         blocks.export(folder.path());
         whole.export(folder.path());
         let message = blocks.message().to_owned();
-        let path = message.strip_prefix("wrote ").unwrap();
+        let (path, _) = message.strip_prefix("wrote ").unwrap().split_once(" · ").unwrap();
         let again = path.replace(".npy", "-2.npy");
         assert_eq!(std::fs::read(path).unwrap(), std::fs::read(again).unwrap(), "{step}");
+        assert!(message.contains(match step {
+            "softmax" => "p0_L1_softmax.npy · (4, 12, 12) float32 · ",
+            "logits" => "p0_logits.npy · (12, 64) float32 · ",
+            // A view is exported as its stage.
+            _ => "p0_L1_keys.npy · (12, 4, 8) float32 · ",
+        }));
+        let told = format!(" · {} bytes", std::fs::metadata(path).unwrap().len());
+        assert!(message.ends_with(&told), "{message}");
         let array = ArrayD::<f32>::read_npy(std::fs::File::open(path).unwrap()).unwrap();
         assert_eq!(array.shape(), whole.app.tensor().unwrap().block().shape, "{step}");
     }

@@ -68,7 +68,7 @@ pub(crate) fn colours(stage: &Stage) -> String {
 }
 
 /// The pictures: a view, a step that it shows, and the keys that open it.
-const VIEWS: [(&str, &str, &str); 31] = [
+const VIEWS: [(&str, &str, &str); 35] = [
     ("list", "tokens", ""),
     ("ranked", "logits", ""),
     ("nucleus", "nucleus", ""),
@@ -100,15 +100,17 @@ const VIEWS: [(&str, &str, &str); 31] = [
     ("notes", "softmax", "i"),
     ("help", "softmax", "?"),
     ("go-to", "softmax", "/so"),
+    ("go-to-synonym", "xq", "/induction"),
+    ("help-synonym", "softmax", "?gqa"),
+    ("neurons-by-effect", "ffn_hidden", "@neurons]"),
+    ("view-list", "softmax", "v"),
 ];
 
 /// Types `keys`. `@` and a name switch to that view.
 fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
     let Some(keys) = keys.strip_prefix('@') else { return stage.keys(keys) };
     let (view, keys) = keys.split_at(keys.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(keys.len()));
-    while stage.app.view().name() != view {
-        stage.keys("v");
-    }
+    stage.choose(view);
     stage.keys(keys)
 }
 

@@ -6,7 +6,6 @@ use llama_trace::backend::cpu::Cpu;
 use llama_trace::model::Model;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::user_event::KeyCode;
-use llama_trace::tui::view::views::VIEWS;
 
 use crate::desk::Desk;
 use crate::stage::Stage;
@@ -14,13 +13,7 @@ use crate::synthetic::Synthetic;
 
 /// Switches to the view of this name.
 fn view(desk: &mut Desk, name: &str) {
-    for _ in 0..VIEWS.len() {
-        if desk.app.view().name() == name {
-            return;
-        }
-        desk.keys("v");
-    }
-    panic!("there is no view {name}:\n{}", desk.screen());
+    desk.choose(name);
 }
 
 /// A run of this many tokens, without texts.
@@ -50,7 +43,7 @@ fn an_index_is_shown_with_its_range() {
                 continue;
             }
             stage.keys(&format!("/{}", place.path())).key(KeyCode::Enter);
-            for keys in ["v", "a", "v", "v", "v", "a", "v", "v", "v"] {
+            for keys in ["2", "a", "3", "4", "5", "a", "6", "7", "8"] {
                 let screen = stage.keys(keys).screen();
                 let words: Vec<&str> = screen.split_whitespace().collect();
                 for four in words.windows(4).filter(|four| names.contains(&four[0]) && four[2] == "of") {
@@ -139,15 +132,11 @@ fn a_small_map_says_how_many_values_a_character_shows() {
 fn a_diagram_names_the_tokens_and_the_head_of_its_boxes() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("attn_norm", size, Depth::None);
-        while stage.app.view().name() != "flow" {
-            stage.keys("v");
-        }
+        stage.choose("flow");
         assert!(caption(&stage).contains("all tokens, head 2 "), "{}", caption(&stage));
         // At this step, the caption has the chosen head and its range.
         let mut stage = Stage::sized("xq", size, Depth::None);
-        while stage.app.view().name() != "flow" {
-            stage.keys("v");
-        }
+        stage.choose("flow");
         assert!(caption(&stage).contains("head 2 of 0-3"), "{}", caption(&stage));
         assert!(caption(&stage).contains("all tokens"), "{}", caption(&stage));
     }

@@ -96,10 +96,10 @@ fn every_step_is_drawn_in_every_view_and_with_all_colours() {
                 open(&mut stage.app, &OpenAt { stage: Some(step.name().into()), ..OpenAt::default() })
                     .unwrap();
                 stage.sync();
-                for _ in 0..3 {
+                for view in ["2", "3", "4"] {
                     // The address under the cursor is shown in every view.
                     stage.shows(&stage.app.place().address(&stage.app.index()));
-                    stage.keys("v").screen();
+                    stage.keys(view).screen();
                     stage.keys("as").screen();
                 }
             }
@@ -215,9 +215,7 @@ fn without_colours_small_pictures_say_what_their_characters_mean() {
         ] {
             for size in [(80, 24), (120, 40)] {
                 let mut stage = Stage::sized(step, size, depth);
-                while stage.app.view().name() != view {
-                    stage.keys("v");
-                }
+                stage.choose(view);
                 stage.shows(told);
             }
         }

@@ -10,7 +10,7 @@ use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
 use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, number_of};
 use crate::synthetic::{self, Synthetic};
 
 /// One of four sequences. Each has one token less than the one before, and the last cannot be opened.
@@ -49,6 +49,12 @@ impl Program {
     fn alone(size: (u16, u16)) -> Self {
         let runs = Runs::new(Box::new(Synthetic::new()));
         Self { stage: Stage::new(Synthetic::new(), size, Depth::None), runs }
+    }
+
+    /// Chooses the view of this name by its number.
+    fn choose(&mut self, name: &str) {
+        let number = number_of(&self.stage.app, name);
+        self.keys(&number);
     }
 
     /// Runs the event loop once for each of the keys.
@@ -336,9 +342,7 @@ fn both_panels_show_cells_in_a_small_window() {
     let mut stage = Stage::at("softmax");
     stage.keys("]c");
     let view = |stage: &mut Stage, name: &str| {
-        while stage.app.view().name() != name {
-            stage.keys("v");
-        }
+        stage.choose(name);
         stage.screen()
     };
     let heads = view(&mut stage, "heads");
@@ -347,9 +351,7 @@ fn both_panels_show_cells_in_a_small_window() {
     assert!(layers.matches("│ layer ").count() >= 2, "{layers}");
     let mut program = Program::alone((80, 24));
     program.keys("t/p0/probs\rjjb/r1:p0/probs\rc");
-    while program.stage.app.view().name() != "sampler" {
-        program.keys("v");
-    }
+    program.choose("sampler");
     let screen = program.stage.screen();
     assert_eq!(screen.matches("  logit ").count(), 2, "{screen}");
     assert!(screen.matches("␣w").count() >= 4, "both panels list tokens\n{screen}");
@@ -363,9 +365,7 @@ fn the_sampler_explains_top_p_and_its_bars() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut program = Program::alone(size);
         program.keys("/probs\r");
-        while program.stage.app.view().name() != "sampler" {
-            program.keys("v");
-        }
+        program.choose("sampler");
         let share = |program: &Program| {
             program.stage.screen().contains(" of what top-k kept")
                 || program.stage.screen().contains(" of top-k's")
@@ -388,9 +388,7 @@ fn in_a_small_window_the_sampler_shows_the_setting_and_every_cut() {
     for size in [(60, 16), (80, 16), (80, 24), (120, 40), (200, 60)] {
         let mut program = Program::alone(size);
         program.keys("/probs\r");
-        while program.stage.app.view().name() != "sampler" {
-            program.keys("v");
-        }
+        program.choose("sampler");
         // Chooses a top-p that cuts inside a small top-k.
         program.keys("→→]←←←←]←←");
         let setting = program.stage.app.sampler_trial().setting().unwrap();
@@ -414,9 +412,7 @@ fn in_a_small_window_the_sampler_shows_the_setting_and_every_cut() {
 fn the_sampler_branches_with_its_token_or_the_token_under_the_cursor() {
     let mut program = Program::alone((120, 40));
     program.keys("/probs\r");
-    while program.stage.app.view().name() != "sampler" {
-        program.keys("v");
-    }
+    program.choose("sampler");
     // Changes the seed until another token is sampled.
     program.keys("]]]");
     let run = program.stage.app.outline().passes[0].sampled.clone().unwrap();

@@ -16,6 +16,7 @@ use llama_trace::tui::update::{Effect, update};
 use llama_trace::tui::user_event::{
     Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
+use llama_trace::tui::view::views::fitting;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -60,13 +61,9 @@ impl Stage {
 
     /// Chooses the view of this name by its number.
     pub(crate) fn choose(&mut self, name: &str) {
-        for number in '1'..='9' {
-            self.keys(&number.to_string());
-            if self.app.view().name() == name {
-                return;
-            }
-        }
-        panic!("{} has no view {name}", self.name());
+        let number = number_of(&self.app, name);
+        self.keys(&number);
+        assert_eq!(self.app.view().name(), name);
     }
 
     /// The body of the tensor's panel, line by line.
@@ -167,6 +164,15 @@ impl Stage {
         let screen = self.screen();
         assert!(screen.contains(text), "`{text}` is not on the screen:\n{screen}");
     }
+}
+
+/// The key of the view of this name: its number among the views of the step.
+#[track_caller]
+pub(crate) fn number_of(app: &App, name: &str) -> String {
+    let step = app.place().step;
+    let at = fitting(step).position(|view| view.name() == name);
+    let at = at.unwrap_or_else(|| panic!("{} has no view {name}", step.name()));
+    (at + 1).to_string()
 }
 
 pub(crate) fn text_of(buffer: &Buffer) -> String {

@@ -353,7 +353,7 @@ impl Source for Synthetic {
                 Answer::Patterns(Measuring::of_frame(&frame, &self.outline.card.sizes(), pass.dims))
             }
             Query::Stream(at) => Answer::Stream(added(&self.rules(), at, self)?),
-            Query::Units(at) => Answer::Units(strongest(&self.rules(), at, self)?),
+            Query::Units(at) => Answer::Units(Arc::new(strongest(&self.rules(), at, self)?)),
             _ => unreachable!("answered above"),
         }))
     }

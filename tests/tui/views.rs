@@ -28,13 +28,7 @@ fn everywhere(check: impl Fn(&mut Stage, &str)) {
                 let at = OpenAt { at: Some(Address::parse(&place.path()).unwrap()), ..OpenAt::default() };
                 open(&mut stage.app, &at).unwrap();
                 stage.sync();
-                // `v` switches to the next view that fits.
-                for _ in 0..VIEWS.len() {
-                    if stage.app.view().name() != view.name() {
-                        stage.keys("v");
-                    }
-                }
-                assert_eq!(stage.app.view().name(), view.name(), "{}", step.name());
+                stage.choose(view.name());
                 check(&mut stage, &format!("{} as {} at {size:?}", step.name(), view.name()));
             }
         }
@@ -71,15 +65,14 @@ fn the_hint_is_below_the_values_if_there_is_room() {
     let mut shown = 0;
     for size in SIZES {
         let mut stage = Stage::sized("softmax", size, Depth::None);
-        for _ in 0..9 {
-            let screen = stage.screen();
+        for number in 1..=9 {
+            let screen = stage.keys(&number.to_string()).screen();
             let words: Vec<&str> = stage.app.view().hint().iter().flat_map(|line| line.split(' ')).collect();
             if let Some((_, below)) = screen.split_once(LOOK_FOR) {
                 let told = words.iter().filter(|word| below.contains(**word)).count();
                 assert_eq!(told, words.len(), "{}\n{screen}", stage.app.view().name());
                 shown += 1;
             }
-            stage.keys("v");
         }
         assert!(size.1 > 24 || shown == 0, "{}", stage.screen());
     }
@@ -164,20 +157,7 @@ fn the_cache_view_uses_the_singular_for_one_remaining_token() {
     let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     // The context is 64 tokens, so there is room for one more.
     let mut desk = Desk::on(model, vec![1; 63], None, "p0/L0/cache_k[k=0,g=0,c=0]", (200, 60));
-    while desk.app.view().name() != "cache" {
-        desk.keys("v");
-    }
+    desk.choose("cache");
     desk.shows("room for 64 tokens");
     desk.shows(": 1 token, ");
-}
-
-/// If there is room, the last line names the next view.
-#[test]
-fn the_last_line_names_the_next_view() {
-    everywhere(|stage, told| {
-        let screen = stage.screen();
-        let (next, last) = (stage.app.next_view().name(), screen.lines().last().unwrap());
-        let wide = stage.size.0 >= 120 && next != stage.app.view().name();
-        assert_eq!(last.contains(&format!("v view: {next} ")), wide, "{told}: {last}");
-    });
 }

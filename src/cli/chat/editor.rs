@@ -17,6 +17,7 @@ use vte::{Params, Parser, Perform};
 use llama_trace_core::stop::Stop;
 use llama_trace_ending as ending;
 use llama_trace_ending::Taken;
+use llama_trace_tui::erase::Erase;
 
 const PROMPT: &str = "> ";
 /// Maximum number of lines in the history (key Up).
@@ -173,17 +174,13 @@ struct Line {
 }
 
 impl Line {
-    fn left(&self) -> usize {
-        self.text[..self.at].grapheme_indices(true).next_back().map_or(0, |(at, _)| at)
+    /// Start of the text that a key deletes, or moves over, to the left of the cursor.
+    fn left(&self, by: Erase) -> usize {
+        by.start(&self.text[..self.at])
     }
 
     fn right(&self) -> usize {
         self.at + self.text[self.at..].graphemes(true).next().map_or(0, str::len)
-    }
-
-    fn word_left(&self) -> usize {
-        let word = self.text[..self.at].trim_end();
-        word.char_indices().rev().find(|(_, c)| c.is_whitespace()).map_or(0, |(at, c)| at + c.len_utf8())
     }
 
     fn word_right(&self) -> usize {
@@ -410,18 +407,18 @@ impl Editor {
                     line.insert(&text);
                 }
             }
-            Key::Left => line.at = line.left(),
+            Key::Left => line.at = line.left(Erase::Character),
             Key::Right => line.at = line.right(),
-            Key::WordLeft => line.at = line.word_left(),
+            Key::WordLeft => line.at = line.left(Erase::Word),
             Key::WordRight => line.at = line.word_right(),
             Key::Start => line.at = 0,
             Key::End => line.at = line.text.len(),
             Key::Up => line.look_back(self.history.make_contiguous(), line.back + 1),
             Key::Down => line.look_back(self.history.make_contiguous(), line.back.saturating_sub(1)),
-            Key::Backspace => drop(line.cut(line.left())),
+            Key::Backspace => drop(line.cut(line.left(Erase::Character))),
             Key::Delete | Key::CtrlD => drop(line.cut(line.right())),
-            Key::CutWord => self.cut = line.cut(line.word_left()),
-            Key::CutBefore => self.cut = line.cut(0),
+            Key::CutWord => self.cut = line.cut(line.left(Erase::Word)),
+            Key::CutBefore => self.cut = line.cut(line.left(Erase::Line)),
             Key::CutAfter => self.cut = line.cut(line.text.len()),
             Key::Paste => line.insert(&self.cut),
             Key::Clear => {
@@ -526,11 +523,11 @@ mod tests {
     fn editing_goes_by_clusters_and_words() {
         let mut line = Line::default();
         line.insert("one two ae\u{301}");
-        drop(line.cut(line.left()));
+        drop(line.cut(line.left(Erase::Character)));
         assert_eq!(line.text, "one two a");
-        assert_eq!(line.cut(line.word_left()), "a");
-        assert_eq!(line.cut(line.word_left()), "two ");
-        line.at = line.word_left();
+        assert_eq!(line.cut(line.left(Erase::Word)), "a");
+        assert_eq!(line.cut(line.left(Erase::Word)), "two ");
+        line.at = line.left(Erase::Word);
         assert_eq!((line.at, line.right(), line.word_right()), (0, 1, 3));
         let history = ["first".to_owned(), "second".to_owned()];
         for (back, text) in [(1, "second"), (2, "first"), (3, "first"), (1, "second"), (0, "one ")] {

@@ -38,15 +38,17 @@ pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands
     }
     let mut token = Token { rules, operands, site: at.site, token: at.token };
     let logits = token.row(None, Stage::Logits)?;
-    let likeliest = |but: Option<u32>| {
-        let ids = (0..logits.len() as u32).filter(|&id| Some(id) != but);
-        ids.max_by(|&a, &b| logits[a as usize].total_cmp(&logits[b as usize]).then(b.cmp(&a))).unwrap_or(0)
-    };
-    let id = at.id.unwrap_or_else(|| likeliest(at.against));
-    let against = at.against.unwrap_or_else(|| likeliest(Some(id)));
+    let id = at.id.unwrap_or_else(|| likeliest(&logits, at.against));
+    let against = at.against.unwrap_or_else(|| likeliest(&logits, Some(id)));
     let difference = f64::from(logits[id as usize]) - f64::from(logits[against as usize]);
     let parts = token.parts(difference, (id, against))?;
     Ok(Attribution { id, against, difference, parts })
+}
+
+/// The token with the largest logit, other than `but`. Of equal logits, the lower id.
+pub(super) fn likeliest(logits: &[f32], but: Option<u32>) -> u32 {
+    let ids = (0..logits.len() as u32).filter(|&id| Some(id) != but);
+    ids.max_by(|&a, &b| logits[a as usize].total_cmp(&logits[b as usize]).then(b.cmp(&a))).unwrap_or(0)
 }
 
 impl<O: Operands> Token<'_, O> {
@@ -55,7 +57,7 @@ impl<O: Operands> Token<'_, O> {
         let sizes = *self.rules.sizes();
         let last = self.row(sizes.layers.checked_sub(1), Stage::FfnResidual)?;
         let mut x = self.row(None, Stage::Embedding)?;
-        let v = self.direction(&last, ids)?;
+        let v = self.direction(&last, ids.0, Some(ids.1))?;
         let along = |x: &[f32]| dot(&v, x);
 
         let mut parts = vec![Share { part: Contributor::Embedding, value: along(&x) }];
@@ -66,7 +68,7 @@ impl<O: Operands> Token<'_, O> {
             let (heads, output) = (row(Stage::AttnHeads)?, row(Stage::AttnOutput)?);
             let (middle, down, end) =
                 (row(Stage::AttnResidual)?, row(Stage::FfnDown)?, row(Stage::FfnResidual)?);
-            let through = self.through_wo(layer, &v, heads.len())?;
+            let through = self.through(Stage::AttnOutput, Some(layer), &v, heads.len())?;
             let each = through.chunks(sizes.head_dim).zip(heads.chunks(sizes.head_dim)).enumerate();
             let heads = each
                 .map(|(head, (u, x))| Share { part: Contributor::Head { layer, head }, value: dot(u, x) });
@@ -87,9 +89,9 @@ impl<O: Operands> Token<'_, O> {
         Ok(parts)
     }
 
-    /// v (D): the change of the logit difference per unit of each component of `last`, the residual stream after the
-    /// last layer.
-    fn direction(&mut self, last: &[f32], (id, against): (u32, u32)) -> Result<Vec<f64>> {
+    /// v (D): the change of logit `id`, or of its difference to logit `against`, per unit of each component of `last`,
+    /// the residual stream after the last layer.
+    pub(super) fn direction(&mut self, last: &[f32], id: u32, against: Option<u32>) -> Result<Vec<f64>> {
         let factor = self.norm_factor(last);
         let mut row = |stage: Stage, row: usize| -> Result<Vec<f32>> {
             let Some(weight) = Weight::read_in(stage, self.rules.card()).next() else {
@@ -98,21 +100,32 @@ impl<O: Operands> Token<'_, O> {
             self.weight(None, weight, row * last.len()..(row + 1) * last.len())
         };
         let norm = row(Stage::FinalNorm, 0)?;
-        let (one, other) = (row(Stage::Logits, id as usize)?, row(Stage::Logits, against as usize)?);
+        let one = row(Stage::Logits, id as usize)?;
+        let other = match against {
+            Some(against) => row(Stage::Logits, against as usize)?,
+            None => vec![0.0; one.len()],
+        };
         let each = one.iter().zip(&other).zip(&norm);
         Ok(each.map(|((&a, &b), &w)| (f64::from(a) - f64::from(b)) * f64::from(w) * factor).collect())
     }
 
-    /// woᵀ · v (H·C): the change of the logit difference per unit of each component of `attn_heads`.
-    fn through_wo(&mut self, layer: usize, v: &[f64], width: usize) -> Result<Vec<f64>> {
+    /// wᵀ · v, where w is the matrix of the linear stage `by`, with `width` columns: the change of the logit, or of the
+    /// difference, per unit of each component of the stage's input.
+    pub(super) fn through(
+        &mut self,
+        by: Stage,
+        layer: Option<usize>,
+        v: &[f64],
+        width: usize,
+    ) -> Result<Vec<f64>> {
         let mut sum = vec![0.0; width];
-        let Some(weight) = Weight::read_in(Stage::AttnOutput, self.rules.card()).next() else {
+        let Some(weight) = Weight::read_in(by, self.rules.card()).next() else {
             return Ok(sum);
         };
         let at_once = (AT_ONCE / width.max(1)).max(1);
         for first in (0..v.len()).step_by(at_once) {
             let rows = first..v.len().min(first + at_once);
-            let values = self.weight(Some(layer), weight, rows.start * width..rows.end * width)?;
+            let values = self.weight(layer, weight, rows.start * width..rows.end * width)?;
             for (row, &v) in values.chunks_exact(width).zip(&v[rows]) {
                 sum.iter_mut().zip(row).for_each(|(sum, &w)| *sum += v * f64::from(w));
             }

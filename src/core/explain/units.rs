@@ -8,32 +8,40 @@
 //! All sums are float64, over recorded values and the model's weights.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 
+use super::attribution::likeliest;
 use super::site::Rules;
 use super::terms::Operands;
 use super::token::{AT_ONCE, Token};
 use crate::error::{Error, Result};
-use crate::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
+use crate::trace::units::{Effects, Promoted, Ranking, UnitOrder, UnitsAt, WritesAt, Writing};
 use crate::trace::{Site, Stage, Weight};
 
 /// Units processed together; each row of the head is read once for all of them.
 const TOGETHER: usize = 8;
 
-/// The units of a layer by the magnitude of their `ffn_hidden`, largest first, equal ones by number. NaN comes last.
+/// The units of a layer in the order of `at`.
 ///
 /// # Errors
 /// [`Error::Usage`] if there is no such token or the site is not the `ffn_hidden` of a layer, and the errors of
-/// `operands`.
-pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> Result<Arc<[u32]>> {
+/// `operands`, which must have the weights for [`UnitOrder::Effect`].
+pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> Result<Ranking> {
     let mut token = token(rules, (at.site, at.token), operands)?;
     let hidden = token.row(at.site.layer, Stage::FfnHidden)?;
+    let effects = match at.order {
+        UnitOrder::Hidden => None,
+        UnitOrder::Effect => Some(token.effects(&hidden)?),
+    };
+    let strength = |unit: u32| match &effects {
+        Some(effects) => effects.added[unit as usize].abs(),
+        None => f64::from(hidden[unit as usize].abs()),
+    };
     let mut units: Vec<u32> = (0..hidden.len() as u32).collect();
     units.sort_by(|&a, &b| {
-        let (a, b) = (hidden[a as usize].abs(), hidden[b as usize].abs());
+        let (a, b) = (strength(a), strength(b));
         a.is_nan().cmp(&b.is_nan()).then(b.total_cmp(&a))
     });
-    Ok(units.into())
+    Ok(Ranking { units, effects })
 }
 
 /// The contribution of some units of a layer to the logits.
@@ -68,6 +76,16 @@ fn token<'a, O: Operands>(
 }
 
 impl<O: Operands> Token<'_, O> {
+    /// The contribution of each unit to the logit of the predicted token. `hidden` is the token's row of `ffn_hidden`.
+    fn effects(&mut self, hidden: &[f32]) -> Result<Effects> {
+        let id = likeliest(&self.row(None, Stage::Logits)?, None);
+        let last = self.row(self.rules.sizes().layers.checked_sub(1), Stage::FfnResidual)?;
+        let v = self.direction(&last, id, None)?;
+        let through = self.through(Stage::FfnDown, self.site.layer, &v, hidden.len())?;
+        let added = through.iter().zip(hidden).map(|(u, &x)| u * f64::from(x)).collect();
+        Ok(Effects { id, added })
+    }
+
     /// The contribution of each unit to the input of the output head: D rows, with one column per unit.
     fn written(&mut self, units: &[u32]) -> Result<Vec<[f64; TOGETHER]>> {
         let sizes = *self.rules.sizes();

@@ -14,7 +14,7 @@ use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
 use super::stream::{Addition, StreamAt};
 use super::token_logprobs::{TokenLogprob, TokenLogprobsAt, TokenPieces};
-use super::units::{UnitsAt, WritesAt, Writing};
+use super::units::{Ranking, UnitsAt, WritesAt, Writing};
 use super::weight::Weight;
 
 /// A query about a run. Equal queries have equal answers.
@@ -127,8 +127,8 @@ pub enum Answer {
     Draw(Arc<Draw>),
     /// To [`Query::Stream`]: for each token, the additions of attention and of the feed-forward network.
     Stream(Vec<[Addition; 2]>),
-    /// To [`Query::Units`]: all units, the strongest first.
-    Units(Arc<[u32]>),
+    /// To [`Query::Units`].
+    Units(Arc<Ranking>),
     /// To [`Query::Writes`]: one per unit.
     Writes(Vec<Writing>),
     /// To [`Query::TokenLogprobs`]: one per token; `None` for the first token of a text.
@@ -229,7 +229,7 @@ questions! {
     AttributionAt, Attribution: Attribution, Attribution;
     DrawAt, Draw: Draw, Arc<Draw>;
     StreamAt, Stream: [[Addition; 2]], Vec<[Addition; 2]>;
-    UnitsAt, Units: [u32], Arc<[u32]>;
+    UnitsAt, Units: Ranking, Arc<Ranking>;
     WritesAt, Writes: [Writing], Vec<Writing>;
     TokenLogprobsAt, TokenLogprobs: [Option<TokenLogprob>], Vec<Option<TokenLogprob>>;
     TokenPiecesAt, TokenPieces: [TokenPieces], Arc<[TokenPieces]>;

@@ -4,6 +4,17 @@
 
 use super::site::Site;
 
+/// The order of the units of a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum UnitOrder {
+    /// By the magnitude of `ffn_hidden`.
+    #[default]
+    Hidden,
+    /// By the magnitude of the direct contribution to the logit of the predicted token, defined at [`Writing`]. The
+    /// predicted token is the one with the largest logit.
+    Effect,
+}
+
 /// Asks for the units of a layer, ordered by strength for one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnitsAt {
@@ -11,6 +22,26 @@ pub struct UnitsAt {
     pub site: Site,
     /// Token of the pass.
     pub token: usize,
+    /// The measure of strength.
+    pub order: UnitOrder,
+}
+
+/// The units of a layer, the strongest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranking {
+    /// The numbers of all units. Equal units are in the order of their numbers, and NaN comes last.
+    pub units: Vec<u32>,
+    /// The contributions that the units are sorted by. `None` for [`UnitOrder::Hidden`].
+    pub effects: Option<Effects>,
+}
+
+/// The direct contribution of each unit of a layer to the logit of the predicted token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effects {
+    /// The predicted token.
+    pub id: u32,
+    /// The contribution of each unit, in logits, by the number of the unit.
+    pub added: Vec<f64>,
 }
 
 /// Asks for the contribution of some units to the logits.

@@ -306,7 +306,7 @@ impl Serves for Reader {
             }
             Query::Units(at) => {
                 self.dims(at.site)?;
-                strongest(&self.rules(), at, self).map(Answer::Units)
+                strongest(&self.rules(), at, self).map(Arc::new).map(Answer::Units)
             }
             Query::Writes(at) => {
                 self.dims(at.site)?;

@@ -107,7 +107,7 @@ impl Serves for Worker<'_> {
             Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
             Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
             Query::Stream(at) => self.stream(at).map(Answer::Stream),
-            Query::Units(at) => self.units(at).map(Answer::Units),
+            Query::Units(at) => self.units(at).map(Arc::new).map(Answer::Units),
             Query::Writes(at) => self.writes(at).map(Answer::Writes),
             Query::TokenLogprobs(at) => self.token_logprobs(at).map(Answer::TokenLogprobs),
             Query::TokenPieces(site) => {

@@ -83,7 +83,7 @@ impl View for Parts {
     fn hint(&self) -> [&'static str; 3] {
         [
             "How much each head, each feed-forward network and the embedding add to the likeliest token's logit minus the runner-up's.",
-            "All parts sum to the difference of the two logits. To compare with another token, choose it in the view largest, then press v.",
+            "All parts sum to the difference of the two logits. To compare with another token, choose it in the view largest, then this view again.",
             "Enter goes to the head or the network under the cursor.",
         ]
     }

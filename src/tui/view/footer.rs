@@ -47,9 +47,6 @@ fn slices(app: &App) -> Option<&'static str> {
     }
 }
 
-/// Minimum columns at which the entry of the next view names that view.
-const WIDE: usize = 120;
-
 /// The view's own keys and the entries that fit beside them, in the order of the key table. Entries of high priority
 /// are kept before others.
 fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
@@ -57,6 +54,9 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     match slices(app) {
         Some(word) => entries.iter_mut().filter(|entry| entry.2 == "head").for_each(|entry| entry.2 = word),
         None => entries.retain(|entry| entry.2 != "head"),
+    }
+    if app.skips_reshapes {
+        entries.iter_mut().filter(|entry| entry.2 == "step").for_each(|entry| entry.2 = "step, no reshapes");
     }
     // During a comparison there are keys to close it and to subtract.
     let compared = app.compared().map(|_| {
@@ -74,15 +74,6 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     // The view's keys come after the step keys. Quit and help stay last.
     let first = entries.len().min(1);
     entries.splice(first..first, own);
-    let next = next_view(app).filter(|_| width >= WIDE);
-    let mut entries: Vec<(u8, String, String)> =
-        entries.into_iter().map(|(rank, keys, word)| (rank, keys, word.to_owned())).collect();
-    if let Some(next) = next {
-        entries
-            .iter_mut()
-            .filter(|entry| entry.2 == "view")
-            .for_each(|entry| entry.2 += &format!(": {next}"));
-    }
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|&i| entries[i].0);
     let mut room = width.saturating_sub(1);
@@ -97,13 +88,7 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
         kept.push(i);
     }
     kept.sort_unstable();
-    kept.into_iter().map(|i| (entries[i].1.clone(), entries[i].2.clone())).collect()
-}
-
-/// The view that the key `v` opens next. None if there is no other view, or if another panel covers the tensor.
-fn next_view(app: &App) -> Option<&'static str> {
-    let next = app.next_view().name();
-    (app.layout().is_some() && next != app.view().name()).then_some(next)
+    kept.into_iter().map(|i| (entries[i].1.clone(), entries[i].2.to_owned())).collect()
 }
 
 impl Widget for Footer<'_> {
@@ -124,6 +109,9 @@ impl Widget for Footer<'_> {
             ]),
             Mode::Walk => fitting(self.0, area.width.into()),
             Mode::Help(..) => fixed(&[("↑ ↓", "scroll"), ("a word", "finds"), ("Esc ?", "close")]),
+            Mode::Views(_) => {
+                fixed(&[("↑ ↓ v", "choose"), ("1 … 9", "by number"), ("Enter", "keep"), ("Esc", "back")])
+            }
             Mode::Chapters(_) => fixed(&[("↑ ↓", "choose"), ("Enter", "go"), ("Esc", "close")]),
             Mode::Mark | Mode::Return => fixed(&[("a letter", ""), ("Esc", "cancel")]),
             Mode::Branches(_) => {

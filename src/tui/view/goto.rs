@@ -11,6 +11,7 @@ use llama_trace_core::trace::Step;
 use super::super::app::App;
 use super::super::goto::{comparison_in, prompt_of, without_in};
 use super::super::input::GotoLine;
+use super::super::synonyms::meant;
 use super::super::text;
 use super::labels;
 use super::paint::{popup, put};
@@ -43,7 +44,10 @@ fn hint(app: &App, text: &str) -> String {
             let letters = step.axes().iter().map(|axis| format!("{} {}", axis.index(), labels::name(*axis)));
             format!("letters: {}", letters.collect::<Vec<_>>().join(", "))
         }
-        _ => "a stage, L1, p0, h2, step 9, a token, L1/xq[h=0]".to_owned(),
+        _ => match meant(name).next() {
+            Some(row) => row.what.to_owned(),
+            None => "a stage, L1, p0, h2, step 9, a token, L1/xq[h=0]".to_owned(),
+        },
     }
 }
 

@@ -7,6 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
 use super::super::action::{BINDINGS, Binding, Group};
+use super::super::synonyms::{SYNONYMS, Synonym, meant};
 use super::super::text;
 use super::super::theme::Theme;
 use super::kind::View;
@@ -25,6 +26,8 @@ pub struct Help<'a> {
 }
 
 const KEYS: usize = 14;
+/// Heading of the synonyms.
+const SYNONYMS_TITLE: &str = "Other words for stages, views, commands (type them after /) and keys";
 
 fn place(area: Rect) -> Rect {
     let width = area.width.saturating_sub(4).min(100);
@@ -36,10 +39,13 @@ fn place(area: Rect) -> Rect {
 fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
     let wanted = wanted.to_lowercase();
     let is_wanted = |texts: &[&str]| texts.iter().any(|text| text.to_lowercase().contains(&wanted));
+    // Names that the text is a synonym of.
+    let meant: Vec<&str> = meant(&wanted).flat_map(|row| row.finds).copied().collect();
     let mut lines = Vec::new();
     for group in Group::ALL {
         let found = |binding: &&Binding| {
-            binding.group == group && is_wanted(&[group.title(), binding.help, &binding.labels()])
+            let named = binding.keys.iter().any(|key| meant.contains(&&*key.label()));
+            binding.group == group && (named || is_wanted(&[group.title(), binding.help, &binding.labels()]))
         };
         if !BINDINGS.iter().any(|binding| found(&binding)) {
             continue;
@@ -55,13 +61,34 @@ fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
         }
         lines.push(Line::default());
     }
-    let found = |view: &&&dyn View| is_wanted(&["Views", view.name(), &view.hint().join(" ")]);
+    let found = |view: &&&dyn View| {
+        meant.contains(&view.name()) || is_wanted(&["Views", view.name(), &view.hint().join(" ")])
+    };
     if VIEWS.iter().any(|view| found(&view)) {
         lines.push(Line::styled("Views", theme.heading(false)));
     }
     for view in VIEWS.iter().filter(found) {
         let mut name = view.name();
         for line in view.hint().into_iter().flat_map(|line| text::wrap(line, width.saturating_sub(KEYS))) {
+            let name = std::mem::take(&mut name);
+            lines.push(Line::from(vec![Span::styled(text::left(name, KEYS), theme.key()), line.into()]));
+        }
+    }
+    let found = |row: &&Synonym| {
+        row.is_meant(&wanted) || is_wanted(&[SYNONYMS_TITLE, row.what, &row.words.join(", ")])
+    };
+    if SYNONYMS.iter().any(|row| found(&row)) {
+        lines.push(Line::default());
+        lines.push(Line::styled(SYNONYMS_TITLE, theme.heading(false)));
+    }
+    for row in SYNONYMS.iter().filter(found) {
+        let mut name = row.words[0];
+        let others = match &row.words[1..] {
+            [] => String::new(),
+            others => format!(" · also {}", others.join(", ")),
+        };
+        let text = format!("{} · {}{others}", row.finds.join(", "), row.what);
+        for line in text::wrap(&text, width.saturating_sub(KEYS)) {
             let name = std::mem::take(&mut name);
             lines.push(Line::from(vec![Span::styled(text::left(name, KEYS), theme.key()), line.into()]));
         }

@@ -58,6 +58,7 @@ mod thumbnail;
 pub mod title;
 pub mod tokens;
 pub mod too_small;
+pub(super) mod view_list;
 pub mod views;
 
 use ratatui::buffer::Buffer;
@@ -279,6 +280,7 @@ impl Widget for &App {
             Mode::Branches(list) => {
                 branches::BranchesPopup { theme: self.theme, list }.render(area, buf);
             }
+            Mode::Views(_) => view_list::ViewList(self).render(area, buf),
             Mode::Chapters(at) => chapters::Chapters { app: self, at: *at }.render(area, buf),
             Mode::Goto(line) => goto::GotoPopup { app: self, line }.render(area, buf),
         }

@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use llama_trace_core::trace::frame::Number;
-use llama_trace_core::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
+use llama_trace_core::trace::units::{Promoted, Ranking, UnitOrder, UnitsAt, WritesAt, Writing};
 use llama_trace_core::trace::{Axis, Query, Region, Site, Stage, Step};
 
 use super::super::app::App;
@@ -28,6 +28,8 @@ const TOP: usize = 6;
 /// Columns of a unit's number (`UNIT`), and of a value with the space before it (`VALUE`).
 const UNIT: u16 = 7;
 const VALUE: u16 = 9;
+/// Heading of the effect on the predicted token.
+const EFFECT: &str = "effect";
 /// Columns of a promoted token's text.
 const TEXT: usize = 10;
 /// Lines below the units.
@@ -45,9 +47,32 @@ fn token(app: &App) -> usize {
     app.cursor.selected.get(Axis::Token, app.dims().tokens)
 }
 
+/// The question for the order of the layer's units.
+fn units_at(app: &App) -> UnitsAt {
+    UnitsAt { site: site(app, Stage::FfnHidden), token: token(app), order: app.display.units }
+}
+
 /// All units of the layer, once they are sorted.
+fn ranking(app: &App) -> Option<&Ranking> {
+    app.answers.get(&units_at(app))?.ok()
+}
+
+/// The numbers of the units, the strongest first.
 fn order(app: &App) -> Option<&[u32]> {
-    app.answers.get(&UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) })?.ok()
+    Some(&ranking(app)?.units)
+}
+
+/// The token whose logit the effects are on, if the units are sorted by effect.
+fn predicted(app: &App) -> Option<String> {
+    Some(text_of(app, ranking(app)?.effects.as_ref()?.id))
+}
+
+/// The measure that the units are sorted by, in few columns.
+fn measure(app: &App) -> &'static str {
+    match app.display.units {
+        UnitOrder::Hidden => "|hidden|",
+        UnitOrder::Effect => "|effect|",
+    }
 }
 
 /// The region of the current token's row in a stage.
@@ -91,8 +116,8 @@ impl View for Neurons {
     fn hint(&self) -> [&'static str; 3] {
         [
             "The units of the feed-forward network for a token, the strongest first: hidden = silu(gate) × up, one line per unit.",
-            "+ are the tokens whose logits a unit's output raises most, − those that it lowers most. What do they have in common?",
-            "This is the direct effect on the logits, through the final norm of this token. The effect through later layers is left out.",
+            "+ are the tokens whose logits a unit's output raises most, − those that it lowers most. This is the direct effect, through the final norm of this token, without later layers.",
+            "[ ] sort by |hidden| or by |effect|: the direct effect on the logit of the token with the largest logit. What do the tokens of a unit have in common?",
         ]
     }
 
@@ -161,13 +186,35 @@ impl View for Neurons {
         }
     }
 
+    fn keys(&self) -> &'static [(&'static str, &'static str)] {
+        &[("] [", "sort")]
+    }
+
+    fn choose_setting(&self, app: &mut App, _: isize) -> bool {
+        app.display.units = match app.display.units {
+            UnitOrder::Hidden => UnitOrder::Effect,
+            UnitOrder::Effect => UnitOrder::Hidden,
+        };
+        // The cursor goes to the first unit of the new order, once it is sorted.
+        (app.cursor.rank, app.cursor.keeps_rank) = (0, true);
+        true
+    }
+
+    fn failure(&self, app: &App) -> Option<String> {
+        let reason = app.answers.get(&units_at(app))?.err()?;
+        Some(format!(
+            "The units cannot be sorted by {}: {reason}. ] sorts them by the other measure.",
+            measure(app)
+        ))
+    }
+
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let own = app.place().step.stage();
         let stages =
             [own].into_iter().chain(STAGES.map(|(stage, _)| stage).into_iter().filter(|&s| s != own));
         let mut questions: Vec<Query> =
             stages.map(|stage| Query::Block(site(app, stage), row(app))).collect();
-        questions.push(Query::Units(UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) }));
+        questions.push(Query::Units(units_at(app)));
         if let Some(order) = order(app) {
             let seen = layout.visible_rows(app);
             let ranks = [layout.cursor.0].into_iter().chain(seen.step_by(AT_ONCE));
@@ -183,10 +230,11 @@ impl View for Neurons {
     }
 
     fn ids(&self, app: &App, layout: &Layout) -> Vec<u32> {
-        let Some(order) = order(app) else { return Vec::new() };
+        let Some(Ranking { units, effects }) = ranking(app) else { return Vec::new() };
         let ranks = layout.visible_rows(app);
-        let writings = ranks.filter_map(|rank| writing(app, order, rank)?.ok());
-        writings.flat_map(|one| one.most.iter().chain(&one.least).map(|one| one.id)).collect()
+        let writings = ranks.filter_map(|rank| writing(app, units, rank)?.ok());
+        let written = writings.flat_map(|one| one.most.iter().chain(&one.least).map(|one| one.id));
+        written.chain(effects.iter().map(|effects| effects.id)).collect()
     }
 
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece> {
@@ -197,7 +245,13 @@ impl View for Neurons {
         ];
         if !seen.is_empty() {
             let range = format!("{}-{} of {}", seen.start + 1, seen.end, layout.rows);
-            let forms = [format!(" · units by |hidden|, {range}"), format!(" · units {range}")];
+            let by = measure(app);
+            let of = predicted(app).map_or(String::new(), |token| format!(" on {token}"));
+            let forms = [
+                format!(" · units by {by}{of}, {range}"),
+                format!(" · units by {by}, {range}"),
+                format!(" · by {by}"),
+            ];
             pieces.push(Piece::forms(forms, dim).rank(1));
         }
         pieces.push(Piece::whole(" · ← → token", dim).rank(2));
@@ -211,12 +265,19 @@ impl View for Neurons {
             "silu = gate / (1 + e^−gate) · hidden = silu · up · colours: relative to each column's largest",
             "silu = gate / (1 + e^−gate) · hidden = silu · up",
         ];
+        let (of, short) = match predicted(app) {
+            Some(token) => (format!("+ − effect (v = {token})"), "+ − effect"),
+            None => ("+ −".to_owned(), "+ −"),
+        };
         let second = [
-            "+ −: hidden · Σ_d w2[d,f] · norm[d] · output[v,d] / √(mean x² + ε), x: the token's last residual",
-            "+ −: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms",
+            format!(
+                "{of}: hidden · Σ_d w2[d,f] · norm[d] · output[v,d] / √(mean x² + ε), x: the token's last residual"
+            ),
+            format!("{of}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
+            format!("{short}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
         ];
         put_fit(buf, foot, 0, 0, &[Piece::forms(first.map(str::to_owned), dim)]);
-        put_fit(buf, foot, 0, 1, &[Piece::forms(second.map(str::to_owned), dim)]);
+        put_fit(buf, foot, 0, 1, &[Piece::forms(second, dim)]);
     }
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
@@ -232,15 +293,22 @@ impl View for Neurons {
             let width = text::width(name) as u16;
             put(buf, area, UNIT + (at + 1) * VALUE - width, 0, name, style);
         }
-        let most_at = UNIT + 4 * VALUE + 1;
+        let by_effect = app.display.units == UnitOrder::Effect;
+        let columns = STAGES.len() as u16 + u16::from(by_effect);
+        if by_effect {
+            put(buf, area, UNIT + columns * VALUE - EFFECT.len() as u16, 0, EFFECT, theme.dim());
+        }
+        let most_at = UNIT + columns * VALUE + 1;
         let room = usize::from(area.width.saturating_sub(most_at));
-        // If there is room, both promoted and suppressed tokens are shown; otherwise only the promoted ones.
+        // If there is room, both promoted and suppressed tokens are shown; otherwise only the promoted ones, or none.
         let each = if room >= 2 * TEXT { room / 2 } else { room };
-        put(buf, area, most_at, 0, if room >= 2 * TEXT { "+ raises" } else { "+" }, theme.dim());
+        if room >= TEXT {
+            put(buf, area, most_at, 0, if each < room { "+ raises" } else { "+" }, theme.dim());
+        }
         if each < room {
             put(buf, area, most_at + each as u16, 0, "− lowers", theme.dim());
         }
-        let Some(order) = order(app) else {
+        let Some(Ranking { units: order, effects }) = ranking(app) else {
             put(buf, area, 0, 1, "sorting …", theme.dim());
             return;
         };
@@ -267,7 +335,13 @@ impl View for Neurons {
                 let told = text::figure_in(value, false, VALUE as usize - 1);
                 put(buf, area, x, y, &text::right(&told, VALUE as usize - 1), style);
             }
+            if let Some(added) = effects.as_ref().and_then(|effects| effects.added.get(unit as usize)) {
+                let told = text::figure_in(*added, false, VALUE as usize - 1);
+                let style = if chosen { theme.strong() } else { Style::new() };
+                put(buf, area, UNIT + (columns - 1) * VALUE, y, &text::right(&told, VALUE.into()), style);
+            }
             match writing(app, order, rank) {
+                _ if room < TEXT => {}
                 Some(Ok(writing)) => {
                     tokens(app, &writing.most, (most_at, y, each), area, buf);
                     if each < room {
@@ -300,7 +374,7 @@ impl Neurons {
         let Some(&unit) = order.get(rank).filter(|_| layout.footer > 1) else { return };
         let top = layout.header + layout.visible_rows(app).len() as u16;
         let area = Rect { height: (top + layout.footer).min(layout.area.height), ..layout.area };
-        let number = format!("unit {unit}, rank {} of {} by |hidden|", rank + 1, order.len());
+        let number = format!("unit {unit}, rank {} of {} by {}", rank + 1, order.len(), measure(app));
         let mut pieces = vec![Piece::whole(number, theme.strong())];
         let (most, least) = match writing(app, order, rank) {
             Some(Ok(writing)) => {

@@ -61,7 +61,7 @@ impl View for Numbers {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        put(buf, foot, 0, 0, &format!("v opens the next view: {}", app.next_view().name()), app.theme.dim());
+        put(buf, foot, 0, 0, "v lists the other views", app.theme.dim());
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {

@@ -1,8 +1,6 @@
 //! Explanations, attributions and additions to the residual stream: their operands are read from the run and from the
 //! model's weights.
 
-use std::sync::Arc;
-
 use super::{Worker, operands};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::{
@@ -11,7 +9,7 @@ use llama_trace_core::explain::{
 use llama_trace_core::trace::explanation::{Explanation, ExplanationAt};
 use llama_trace_core::trace::lens::{Attribution, AttributionAt};
 use llama_trace_core::trace::stream::{Addition, StreamAt};
-use llama_trace_core::trace::units::{UnitsAt, WritesAt, Writing};
+use llama_trace_core::trace::units::{Ranking, UnitsAt, WritesAt, Writing};
 
 impl Worker<'_> {
     /// Explains a number.
@@ -33,7 +31,7 @@ impl Worker<'_> {
     }
 
     /// The units of a layer, strongest first.
-    pub(super) fn units(&mut self, at: &UnitsAt) -> Result<Arc<[u32]>> {
+    pub(super) fn units(&mut self, at: &UnitsAt) -> Result<Ranking> {
         self.dims(at.site)?;
         strongest(&self.rules(), at, self)
     }
