@@ -4,10 +4,12 @@ use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 
 use super::device;
+use super::edits;
 use super::input::{self, Look};
 use super::memory::{self, size};
 use super::{ModelArgs, output, threads, vocabulary};
 use llama_trace_core::config::{ModelConfig, Precision, RopeScaling};
+use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{self, Error, Result};
 use llama_trace_core::trace::{PassDims, Site, Sizes};
 use llama_trace_engine::model::{buffer_bytes, kv_cache};
@@ -20,7 +22,8 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
     threads::start(None)?;
     let look = input::open_to_look(args)?;
     let precision = input::precision(args, &look.checkpoint);
-    match print(&mut output::Lines::text(), &look, precision) {
+    let edits = edits::list(args)?;
+    match print(&mut output::Lines::text(), &look, precision, &edits) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::output("the information cannot be written").at("standard output").found(error))
         }
@@ -28,7 +31,7 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
     }
 }
 
-fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Result<()> {
+fn print(out: &mut impl Write, look: &Look, precision: Precision, edits: &[Edit]) -> std::io::Result<()> {
     let Look { checkpoint, tokenizer: found, unread, sparse } = look;
     let config = &checkpoint.config;
     let path = match (sparse, &checkpoint.path) {
@@ -56,6 +59,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         Precision::Q8 { group } => format!("products in int8, a scale for every {group} values"),
     };
     writeln!(out, "precision   {}: {arithmetic}", precision.name())?;
+    edits.iter().try_for_each(|edit| writeln!(out, "edit        {edit}"))?;
 
     for line in checkpoint.notes.lines() {
         writeln!(out, "warning     {line}")?;

@@ -13,6 +13,7 @@ use super::edited;
 use super::input::{Run, say_full};
 use super::output;
 use super::{LogArgs, LogFormat};
+use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::frame::Summing;
 use llama_trace_core::trace::log::{Line, Operand, Took, lines};
@@ -256,6 +257,16 @@ impl Chosen<'_> {
         }
     }
 
+    /// The edits that change the line's output.
+    fn edits<'e>(&self, all: &'e [Edit], line: &Line) -> Vec<&'e str> {
+        let site = Site { sequence: self.sequence, ..line.site() };
+        let changes = |edit: &&Edit| edit.parts.iter().any(|part| part.place.has(site));
+        match line.step {
+            Step::Stage(_) => all.iter().filter(changes).map(|edit| &*edit.text).collect(),
+            Step::View(_) => Vec::new(),
+        }
+    }
+
     fn print_text(&self, out: &mut impl Write, ids: &[u32], drawn: Option<u32>) -> std::io::Result<()> {
         let Self { label, sequence, dims, .. } = self;
         let kind = dims.kind();
@@ -276,6 +287,7 @@ impl Chosen<'_> {
         let last = self.card.sizes().layers - 1;
         let place = |layer: usize| format!("layer {layer} of 0-{last}");
         let width = place(last).len();
+        let all = Edit::of_card(self.card).unwrap_or_default();
         for line in self.lines() {
             let place = line.layer.map_or_else(|| "-".into(), place);
             let inputs: Vec<_> = line.inputs.iter().map(describe).collect();
@@ -288,6 +300,10 @@ impl Chosen<'_> {
                 describe(&line.output),
                 self.took(&line, for_all),
             )?;
+            let edits = self.edits(&all, &line);
+            if !edits.is_empty() {
+                write!(out, "  edited: {}", edits.join("; "))?;
+            }
             if let (Step::Stage(_), Some(summary)) = (line.step, self.summary(&line)) {
                 write!(out, "  {}", describe_values(summary, line.output.shape.iter().product()))?;
             }
@@ -299,8 +315,13 @@ impl Chosen<'_> {
     }
 
     fn print_json(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let all = Edit::of_card(self.card).unwrap_or_default();
         for line in self.lines() {
             let mut object = object(&line, self.kind(&line), self.summary(&line));
+            let edits = self.edits(&all, &line);
+            if !edits.is_empty() {
+                object["edits"] = json!(edits);
+            }
             if self.several {
                 object["sequence"] = json!(self.sequence);
             }

@@ -171,7 +171,17 @@ fn a_trace_keeps_what_an_edit_changed_and_is_opened_with_the_same_edits() {
 }
 
 #[test]
-fn exports_name_the_edits() {
+fn log_info_and_exports_name_the_edits() {
+    let edit = ["--edit", "p0/L1/xq = 0", "--without", "L2/ffn"];
+    let log = ok(&llama_trace(
+        [&["log", "--prompt", PROMPT, "-n", "2", "--stage", "xq,ffn_down"], &edit[..]].concat(),
+    ));
+    let named: Vec<_> = log.lines().filter(|line| line.contains("  edited: ")).collect();
+    assert_eq!(named.len(), 3, "{log}");
+    assert!(named[0].starts_with("[p0] layer 1 ") && named[0].ends_with("  edited: p0/L1/xq = 0"), "{log}");
+    assert!(named[2].starts_with("[p1] layer 2 ") && named[2].ends_with("  edited: L2/ffn off"), "{log}");
+    let info = ok(&llama_trace([&["info"], &edit[..]].concat()));
+    assert!(info.contains("\nedit        L2/ffn off\nedit        p0/L1/xq = 0\n"), "{info}");
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let out = out.to_str().unwrap();

@@ -78,7 +78,9 @@ fn every_word_of_the_synonyms_finds_something() {
             let Mode::Goto(line) = stage.app.mode() else { panic!("the line is open") };
             let completions = line.completions(&stage.app);
             match row.finds[0] {
-                name if BINDINGS.iter().any(|binding| binding.keys[0].label() == name) => stage.shows(row.what),
+                name if BINDINGS.iter().any(|binding| binding.keys[0].label() == name) => {
+                    stage.shows(row.what)
+                }
                 name => assert_eq!(completions[0].text.trim_end(), name, "{word}: {completions:?}"),
             }
             stage.key(KeyCode::Esc);
