@@ -53,6 +53,7 @@ const EDGES: &[(&str, Modules)] = &[
             ),
             ("model", &["backend", "checkpoint", "config", "error", "ops", "tensor", "trace"]),
             ("generate", &["backend", "config", "error", "model", "stop", "time", "tokenizer", "trace"]),
+            ("patch", &["backend", "config", "error", "generate", "model", "trace"]),
         ],
     ),
     (
