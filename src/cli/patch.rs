@@ -108,7 +108,7 @@ fn measured(args: &PatchArgs) -> Result<Report> {
         }
         let effects = match part {
             PatchPart::Neurons => {
-                let mut effects: Vec<_> = (patcher.direct(ids)?.into_iter())
+                let mut effects: Vec<_> = (patcher.direct(Stage::FfnHidden, ids)?.into_iter())
                     .map(|(place, direct)| Effect { place, value: f64::NAN, direct: Some(direct) })
                     .collect();
                 let strength = |effect: &Effect| effect.direct.map_or(0.0, f64::abs);
