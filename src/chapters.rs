@@ -59,6 +59,7 @@ pub const MANUAL: Chapters = chapters! {
     "branches",
     "ablation",
     "edits",
+    "patch",
     "teaching",
     "pictures",
     "export",

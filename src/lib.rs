@@ -23,6 +23,7 @@
 //! | how Ctrl-C stops operations | [`stop`] |
 //! | how a run becomes a file, and is read back | [`record`] |
 //! | how a viewer gets its frames | [`replay`] |
+//! | how a run takes values from another run, place by place | [`patch`] |
 //! | by which rule each number is computed from others | [`explain`] |
 //! | how the program checks that its numbers are right | [`check`] |
 //! | where two runs first differ, and why | [`diff`] |
@@ -73,7 +74,7 @@ pub use llama_trace_core::{config, error, explain, memory, ops, stop, tensor, tr
 #[cfg(feature = "cuda")]
 pub use llama_trace_cuda as cuda;
 pub use llama_trace_ending as ending;
-pub use llama_trace_engine::{backend, generate, model};
+pub use llama_trace_engine::{backend, generate, model, patch};
 pub use llama_trace_formats::{checkpoint, files, tokenizer};
 #[cfg(feature = "hub")]
 pub use llama_trace_hub as hub;

@@ -54,6 +54,7 @@ const EDGES: &[(&str, Modules)] = &[
             ),
             ("model", &["backend", "checkpoint", "config", "edit", "error", "ops", "trace"]),
             ("generate", &["backend", "config", "error", "model", "stop", "time", "tokenizer", "trace"]),
+            ("patch", &["backend", "config", "error", "generate", "model", "trace"]),
         ],
     ),
     (

@@ -33,6 +33,8 @@ mod log;
 mod memory;
 #[path = "cli/names.rs"]
 mod names;
+#[path = "cli/patch.rs"]
+mod patch;
 #[path = "cli/ported.rs"]
 mod ported;
 #[path = "cli/recipe.rs"]

@@ -29,6 +29,8 @@ mod lens;
 mod memory;
 #[path = "replay/other.rs"]
 mod other;
+#[path = "replay/patch.rs"]
+mod patch;
 #[path = "replay/port.rs"]
 mod port;
 #[path = "replay/ragged.rs"]

@@ -477,6 +477,40 @@ pub(super) enum LogFormat {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum PatchFormat {
+    /// Plain text
+    Text,
+    /// One JSON object
+    Json,
+    /// Heatmaps
+    Svg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum PatchPart {
+    /// The embedding, and the output of each layer
+    Residual,
+    /// The output of attention
+    Attn,
+    /// The output of the feed-forward network
+    Ffn,
+    /// The output of each head, for all tokens
+    Heads,
+    /// Single neurons of the feed-forward networks, for all tokens
+    Neurons,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum MetricName {
+    /// The logit of the answer minus the logit of the wrong token
+    LogitDiff,
+    /// The probability of the answer
+    Prob,
+    /// The Kullback-Leibler divergence from the clean run
+    Kl,
+}
+
 impl MemoryArgs {
     /// The given number of bytes, or the default.
     pub(super) fn bytes(self) -> usize {

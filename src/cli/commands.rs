@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::args::{
     BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, ExportFormat, KeepName, LogFormat,
-    MemoryArgs, ModelArgs, PROMPT, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs,
-    address, at_least_one, random_weights, whole,
+    MemoryArgs, MetricName, ModelArgs, PROMPT, PatchFormat, PatchPart, RunArgs, RuntimeName, SamplingArgs,
+    ScreenSize, SelectArgs, TraceArgs, address, at_least_one, random_weights, whole,
 };
 use super::memory;
 use llama_trace_core::trace::Address;
@@ -211,6 +211,55 @@ pub(super) struct AttributeArgs {
     /// text or json
     #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true)]
     pub(super) format: LogFormat,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct PatchArgs {
+    /// Prompt with the right answer
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "clean_ids")]
+    pub(super) clean: Option<String>,
+
+    /// Prompt of equal length with another answer
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "corrupted_ids")]
+    pub(super) corrupted: Option<String>,
+
+    /// Token ids instead of --clean: 1,403,407 or @FILE
+    #[arg(long, value_name = "IDS", conflicts_with = "clean")]
+    pub(super) clean_ids: Option<String>,
+
+    /// Token ids instead of --corrupted
+    #[arg(long, value_name = "IDS", conflicts_with = "corrupted")]
+    pub(super) corrupted_ids: Option<String>,
+
+    /// residual, attn, ffn, heads, neurons
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values = ["residual", "attn", "ffn"], hide_possible_values = true)]
+    pub(super) parts: Vec<PatchPart>,
+
+    /// logit-diff, prob or kl
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = MetricName::LogitDiff, hide_possible_values = true)]
+    pub(super) metric: MetricName,
+
+    /// Right token, as an id or text [default: clean's answer]
+    #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
+    pub(super) answer: Option<String>,
+
+    /// Wrong token [default: corrupted's answer]
+    #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
+    pub(super) wrong: Option<String>,
+
+    /// Neurons to run, strongest direct effect first
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub(super) top: usize,
+
+    /// text, json or svg
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = PatchFormat::Text, hide_possible_values = true)]
+    pub(super) format: PatchFormat,
+
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(super) cpu: CpuArgs,
 }
 
 #[derive(Args, Debug)]

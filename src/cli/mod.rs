@@ -26,6 +26,7 @@ mod log;
 mod memory;
 mod open;
 mod output;
+mod patch;
 mod progress;
 mod prompt;
 #[cfg(feature = "cuda")]
@@ -53,11 +54,12 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use args::{
     BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, KeepName,
-    LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, TraceArgs,
+    LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart, PrecisionName, RunArgs,
+    SamplingArgs, SelectArgs, TraceArgs,
 };
 use commands::{
     AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, LensArgs,
-    LogArgs, OpenTraceArgs, RecordArgs, SnapshotArgs, TokenizeArgs,
+    LogArgs, OpenTraceArgs, PatchArgs, RecordArgs, SnapshotArgs, TokenizeArgs,
 };
 use llama_trace_core::error::{Result, printable, printable_text};
 
@@ -134,6 +136,8 @@ enum Command {
     Lens(LensArgs),
     /// Show what each head and feed-forward network adds to the answer
     Attribute(AttributeArgs),
+    /// Show which places of a run carry the answer (patching)
+    Patch(PatchArgs),
     /// Talk with the model; each line of a pipe is a turn
     Chat(ChatArgs),
     /// Show the configuration, the tensors and the size of a trace
@@ -244,6 +248,7 @@ impl Cli {
             Some(Command::Explain(args)) => explain::run(&args),
             Some(Command::Lens(args)) => lens::run(&args),
             Some(Command::Attribute(args)) => attribute::run(&args),
+            Some(Command::Patch(args)) => patch::run(&args),
             Some(Command::Chat(args)) => chat::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),

@@ -6,3 +6,4 @@
 pub mod backend;
 pub mod generate;
 pub mod model;
+pub mod patch;

@@ -3,6 +3,7 @@
 use crate::backend::{Buffer, Input, Pass, PassRows, Span};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::Stage;
 
 use super::Model;
 use super::launched::Launched;
@@ -169,6 +170,33 @@ impl Activations {
     /// Returns an error if the backend fails.
     pub fn set_input(&mut self, model: &Model, x: &[f32]) -> Result<()> {
         model.backend.write(x, 0, &mut self.x)
+    }
+
+    /// Writes the rows of `stage`, from which [`rest`](super::forward::rest) goes on.
+    ///
+    /// # Errors
+    /// Returns an error if the backend fails.
+    pub fn write(&mut self, model: &Model, stage: Stage, values: &[f32]) -> Result<()> {
+        let buffer = match stage {
+            Stage::AttnHeads => &mut self.attn_heads,
+            Stage::AttnOutput => &mut self.attn_output,
+            Stage::AttnResidual => &mut self.attn_residual,
+            Stage::FfnHidden => &mut self.ffn_hidden,
+            Stage::FfnDown => &mut self.ffn_down,
+            _ => return Err(Error::usage(format!("no layer goes on from {}", stage.name()))),
+        };
+        model.backend.write(values, 0, buffer)
+    }
+
+    /// Appends the first `count` values of the output of the layer to `values`.
+    ///
+    /// # Errors
+    /// Returns an error if the backend fails.
+    pub fn output(&self, model: &Model, count: usize, values: &mut Vec<f32>) -> Result<()> {
+        model.backend.read(&self.x, 0..count, &mut |read| {
+            values.extend_from_slice(read);
+            Ok(())
+        })
     }
 
     /// Discards the pass that was launched ahead, if any. Must be called before the contents of the caches are changed.

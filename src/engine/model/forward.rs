@@ -14,8 +14,8 @@
 //! Each `?` may end the pass early. An operation that was asked to stop has not written all of its output, and this
 //! output is never shown.
 //!
-//! A pass is `embed`, then [`layer`] for every layer, then `head`. `pass.rs` calls them and knows the tokens and
-//! sequences of the pass. The comment at the end of a line is the shape of the output: T tokens, D channels, H query
+//! A pass is `embed`, then [`layer`] for every layer, then `head`. A layer is `attend`, `project`, `gate` and `down`.
+//! `pass.rs` calls them and knows the tokens and sequences of the pass. The comment at the end of a line is the shape of the output: T tokens, D channels, H query
 //! heads and G kv heads of C channels, K cached tokens, F hidden values, V tokens of the vocabulary.
 
 use crate::backend::{AttentionShape, Buffer, PassRows, Product, Swiglu, plain};
@@ -55,16 +55,46 @@ pub fn layer(
     l: usize,
     probe: &mut dyn Probe,
 ) -> Result<()> {
+    attend(model, caches, work, l, probe)?;
+    rest(model, work, l, Stage::AttnHeads, probe)
+}
+
+/// The operations of a layer after `stage`: `AttnHeads`, `AttnOutput`, `FfnHidden` or `FfnDown`. They read the rows of
+/// that stage, and `work.x` or `AttnResidual`, from the buffers ([`Activations::write`]).
+///
+/// # Errors
+/// The errors of [`layer`].
+pub fn rest(
+    model: &Model,
+    work: &mut Activations,
+    l: usize,
+    stage: Stage,
+    probe: &mut dyn Probe,
+) -> Result<()> {
+    if stage < Stage::AttnOutput {
+        project(model, work, l, probe)?;
+    }
+    if stage < Stage::FfnHidden {
+        gate(model, work, l, probe)?;
+    }
+    down(model, work, l, stage < Stage::FfnDown, probe)
+}
+
+/// Attention: what does each token take from the tokens before it?
+fn attend(
+    model: &Model,
+    caches: &mut [&mut KvCache],
+    work: &mut Activations,
+    l: usize,
+    probe: &mut dyn Probe,
+) -> Result<()> {
     let (config, backend, t, all) = (&model.config, &model.backend, work.tokens(), &PassRows::All);
-    let (d, kv, f) = (config.dim, config.kv_dim(), config.ffn_dim);
-    let LayerWeights { attn_norm, wq, wk, wv, q_norm, k_norm, wo, ffn_norm, w1, w2, w3 } =
-        &model.weights.layers[l];
+    let (d, kv) = (config.dim, config.kv_dim());
+    let LayerWeights { attn_norm, wq, wk, wv, q_norm, k_norm, .. } = &model.weights.layers[l];
     let place = (&work.pass, work.number);
     let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, all).in_layer(l);
 
     see.input(&work.x)?;
-
-    // Attention: what does each token take from the tokens before it?
     backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm)?; // (T, D)
     see.stage(Stage::AttnNorm, &mut work.attn_norm)?;
 
@@ -110,14 +140,30 @@ pub fn layer(
             backend.attention(shape, q, &work.pass, span, cache_k, cache_v, out, sink)?; // (T, H, C)
         }
     }
-    see.stage(Stage::AttnHeads, &mut work.attn_heads)?;
+    see.stage(Stage::AttnHeads, &mut work.attn_heads)
+}
+
+/// The output projection of attention.
+fn project(model: &Model, work: &mut Activations, l: usize, probe: &mut dyn Probe) -> Result<()> {
+    let (config, backend, all) = (&model.config, &model.backend, &PassRows::All);
+    let wo = &model.weights.layers[l].wo;
+    let place = (&work.pass, work.number);
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, all).in_layer(l);
 
     backend.prepare(&work.attn_heads, config.q_dim(), &work.pass, all, &mut work.input)?;
     see.quantized(Stage::AttnHeadsQ8, Stage::AttnHeadsScale, &work.input)?;
     backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output)?; // (T, D)
-    see.stage(Stage::AttnOutput, &mut work.attn_output)?;
+    see.stage(Stage::AttnOutput, &mut work.attn_output)
+}
 
-    // Feed-forward: how is each token's vector transformed, independently of the others?
+/// The first half of the feed-forward network: how is each token's vector transformed, independently of the others?
+fn gate(model: &Model, work: &mut Activations, l: usize, probe: &mut dyn Probe) -> Result<()> {
+    let (config, backend, t, all) = (&model.config, &model.backend, work.tokens(), &PassRows::All);
+    let LayerWeights { ffn_norm, w1, w3, .. } = &model.weights.layers[l];
+    let (d, f) = (config.dim, config.ffn_dim);
+    let place = (&work.pass, work.number);
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, all).in_layer(l);
+
     let (eps, size, read) = (config.norm_eps, (t, d), (&work.x, &work.attn_output));
     let out = (&mut work.attn_residual, &mut work.ffn_norm); // (T, D) both
     let stages = &[Stage::AttnResidual, Stage::FfnNorm];
@@ -136,14 +182,25 @@ pub fn layer(
     };
     let stages = &[Stage::FfnGate, Stage::FfnSilu, Stage::FfnUp, Stage::FfnHidden];
     match see.edits(stages) {
-        false => backend.swiglu(&work.input, t * f, gated, &mut see.stages(stages))?, // each output (T, F)
-        true => plain::swiglu(&**backend, &work.input, t * f, gated, &mut see.stages(stages))?,
+        false => backend.swiglu(&work.input, t * f, gated, &mut see.stages(stages)), // each output (T, F)
+        true => plain::swiglu(&**backend, &work.input, t * f, gated, &mut see.stages(stages)),
     }
+}
 
-    backend.prepare(&work.ffn_hidden, f, &work.pass, all, &mut work.input)?;
-    see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input)?;
-    backend.matmul(&work.input, &w2.matrix, w2.bias.as_ref(), &mut work.ffn_down)?; // (T, D)
-    see.stage(Stage::FfnDown, &mut work.ffn_down)?;
+/// The second half of the feed-forward network, and the output of the layer. Without `product`, the buffers have
+/// `ffn_down` already.
+fn down(model: &Model, work: &mut Activations, l: usize, product: bool, probe: &mut dyn Probe) -> Result<()> {
+    let (config, backend, t, all) = (&model.config, &model.backend, work.tokens(), &PassRows::All);
+    let (w2, d, f) = (&model.weights.layers[l].w2, config.dim, config.ffn_dim);
+    let place = (&work.pass, work.number);
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, all).in_layer(l);
+
+    if product {
+        backend.prepare(&work.ffn_hidden, f, &work.pass, all, &mut work.input)?;
+        see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input)?;
+        backend.matmul(&work.input, &w2.matrix, w2.bias.as_ref(), &mut work.ffn_down)?; // (T, D)
+        see.stage(Stage::FfnDown, &mut work.ffn_down)?;
+    }
     backend.add(&work.attn_residual, &work.ffn_down, t * d, &mut work.ffn_residual)?; // (T, D)
     see.stage(Stage::FfnResidual, &mut work.ffn_residual)?;
     see.bring()?;

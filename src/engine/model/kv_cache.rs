@@ -137,6 +137,28 @@ impl KvCache {
         Ok(())
     }
 
+    /// Copies `positions` of `from`, bit for bit, and ends the cache after them.
+    ///
+    /// # Errors
+    /// Returns an error if there is not enough memory.
+    pub fn copy(
+        &mut self,
+        config: &ModelConfig,
+        backend: &dyn Backend,
+        from: &Self,
+        positions: Range<usize>,
+    ) -> Result<()> {
+        let width = config.kv_dim();
+        let values = positions.start * width..positions.end * width;
+        for ((keys, values_of), (from_keys, from_values)) in self.layers.iter_mut().zip(&from.layers) {
+            for (to, from) in [(keys, from_keys), (values_of, from_values)] {
+                backend.put_cache(&backend.take_cache(from, values.clone())?, values.start, to)?;
+            }
+        }
+        self.len = positions.end;
+        Ok(())
+    }
+
     /// Calls [`check`] with the capacity of this cache.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use super::views::{VIEWS, fitting};
 
 /// The popup.
 #[derive(Debug)]
-pub struct ViewList<'a>(pub &'a App);
+pub(crate) struct ViewList<'a>(pub &'a App);
 
 /// Columns of a view's number and mark (`NUMBER`), and of its name with the space after it (`NAME`).
 const NUMBER: u16 = 4;
