@@ -56,7 +56,12 @@ pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened
 }
 
 /// A sequence of a trace from which an edit reads.
-fn source(args: &ModelArgs, cpu: &CpuArgs, file: &Path, sequence: usize) -> Result<Box<dyn Source>> {
+pub(super) fn source(
+    args: &ModelArgs,
+    cpu: &CpuArgs,
+    file: &Path,
+    sequence: usize,
+) -> Result<Box<dyn Source>> {
     let plain = ModelArgs { without: Vec::new(), edit: Vec::new(), edits: None, ..args.clone() };
     Traced::open(file, &plain, cpu, DEFAULT_MEMORY)?.source(Number::ITSELF, sequence)
 }

@@ -70,7 +70,7 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precis
 }
 
 /// Opens a sequence of a trace.
-type OpenTrace<'a> = dyn Fn(&Path, usize) -> Result<Box<dyn Source>> + 'a;
+pub(super) type OpenTrace<'a> = dyn Fn(&Path, usize) -> Result<Box<dyn Source>> + 'a;
 
 /// The context of a run whose edits are read.
 pub(super) struct Reading<'a> {

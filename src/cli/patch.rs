@@ -6,6 +6,7 @@ mod print;
 use std::sync::Arc;
 
 use super::device::Room;
+use super::edited;
 use super::edits;
 use super::input;
 use super::progress::Progress;
@@ -59,7 +60,7 @@ pub(super) fn run(args: &PatchArgs) -> Result<()> {
 }
 
 fn measured(args: &PatchArgs) -> Result<Report> {
-    let opened = input::open_unedited(&args.model, &args.cpu, Room::default())?;
+    let opened = input::open_for(&args.model, &args.cpu, Room::default())?;
     let context = opened.checkpoint.config.context;
     let read = |text: &Option<String>, ids: &Option<String>, place: &str| {
         let read = match (text, ids) {
@@ -86,7 +87,7 @@ fn measured(args: &PatchArgs) -> Result<Report> {
     };
     let tokens = prompts.each_ref().map(|prompt| prompt.ids.iter().map(|&id| label(id)).collect::<Vec<_>>());
     check_lengths(&tokens)?;
-    let model = edited(args, &model, tokenizer.as_ref(), &prompts)?;
+    let model = with_edits(args, &model, tokenizer.as_ref(), &prompts)?;
     edits::report(&model, tokenizer.as_deref(), prompts.first())?;
 
     let stages: Vec<Stage> = args.parts.iter().map(|part| part.stage()).collect();
@@ -139,7 +140,7 @@ fn measured(args: &PatchArgs) -> Result<Report> {
 }
 
 /// The model with the edits of the options. The clean run is sequence 0, the corrupted run is sequence 1.
-fn edited(
+fn with_edits(
     args: &PatchArgs,
     model: &Model,
     tokenizer: Option<&Arc<dyn Tokenizer>>,
@@ -150,7 +151,8 @@ fn edited(
     };
     let passes: Vec<_> = prompts.iter().enumerate().map(dims).collect();
     let (args, cpu) = (&args.model, &args.cpu);
-    let reading = edits::Reading { args, cpu, tokenizer, prompts, passes: &passes, most: 1 };
+    let trace: &edits::OpenTrace<'_> = &|file, sequence| edited::source(args, cpu, file, sequence);
+    let reading = edits::Reading { trace, tokenizer, prompts, passes: &passes, most: 1 };
     edits::with(model, edits::list(args)?, &reading)
 }
 
