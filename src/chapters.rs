@@ -43,6 +43,7 @@ pub const CHAPTERS: Chapters = chapters! {
     "29-int8",
     "30-where-from",
     "31-a-port-with-a-bug",
+    "32-what-causes-what",
 };
 
 /// The pages of the manual, in the order of `llama-trace help`. The tracer does not list them.
