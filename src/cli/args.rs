@@ -502,6 +502,22 @@ pub(super) enum PatchPart {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum RankedPart {
+    /// Attention heads
+    Heads,
+    /// Neurons of the feed-forward networks
+    Neurons,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum EffectName {
+    /// What the part itself adds to the logits
+    Direct,
+    /// How far the logits move without the part
+    Total,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum MetricName {
     /// The logit of the answer minus the logit of the wrong token
     LogitDiff,

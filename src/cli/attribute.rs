@@ -1,5 +1,7 @@
 //! `llama-trace attribute`: the contribution of each part of the model to a logit.
 
+mod ranked;
+
 use std::io::Write;
 
 use serde_json::{Value, json};
@@ -17,6 +19,9 @@ const BAR: f64 = 30.0;
 
 /// Runs the command.
 pub(super) fn run(args: &AttributeArgs) -> Result<()> {
+    if !args.parts.is_empty() {
+        return ranked::run(args);
+    }
     let mut asked = Asked::open_itself(&args.trace, &args.run)?;
     let last = asked.positions() - 1;
     let t = args.t.unwrap_or(last);

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::args::{
-    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, ExportFormat, KeepName, LogFormat,
-    MemoryArgs, MetricName, ModelArgs, PROMPT, PatchFormat, PatchPart, RunArgs, RuntimeName, SamplingArgs,
-    ScreenSize, SelectArgs, TraceArgs, address, at_least_one, random_weights, whole,
+    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, EffectName, ExportFormat, KeepName,
+    LogFormat, MemoryArgs, MetricName, ModelArgs, PROMPT, PatchFormat, PatchPart, RankedPart, RunArgs,
+    RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, address, at_least_one, random_weights,
+    whole,
 };
 use super::memory;
 use llama_trace_core::trace::Address;
@@ -208,6 +209,25 @@ pub(super) struct AttributeArgs {
     #[arg(long, value_name = "ID", value_parser = whole::<u32>, allow_negative_numbers = true)]
     pub(super) against: Option<u32>,
 
+    /// Rank heads, neurons: their direct and total effects
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LIST",
+        value_delimiter = ',',
+        hide_possible_values = true,
+        conflicts_with = "trace"
+    )]
+    pub(super) parts: Vec<RankedPart>,
+
+    /// Order of --parts: direct or total
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = EffectName::Direct, hide_possible_values = true, requires = "parts")]
+    pub(super) by: EffectName,
+
+    /// Number of --parts to list
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one, allow_negative_numbers = true, requires = "parts")]
+    pub(super) top: usize,
+
     /// text or json
     #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true)]
     pub(super) format: LogFormat,
@@ -224,22 +244,22 @@ pub(super) struct PatchArgs {
     pub(super) corrupted: Option<String>,
 
     /// Token ids instead of --clean: 1,403,407 or @FILE
-    #[arg(long, value_name = "IDS", conflicts_with = "clean")]
+    #[arg(long, value_name = "ID", conflicts_with = "clean")]
     pub(super) clean_ids: Option<String>,
 
     /// Token ids instead of --corrupted
-    #[arg(long, value_name = "IDS", conflicts_with = "corrupted")]
+    #[arg(long, value_name = "ID", conflicts_with = "corrupted")]
     pub(super) corrupted_ids: Option<String>,
 
-    /// residual, attn, ffn, heads, neurons
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values = ["residual", "attn", "ffn"], hide_possible_values = true)]
+    /// residual,attn,ffn [default], heads, neurons
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values = ["residual", "attn", "ffn"], hide_default_value = true, hide_possible_values = true)]
     pub(super) parts: Vec<PatchPart>,
 
     /// logit-diff, prob or kl
     #[arg(long, value_enum, value_name = "NAME", default_value_t = MetricName::LogitDiff, hide_possible_values = true)]
     pub(super) metric: MetricName,
 
-    /// Right token, as an id or text [default: clean's answer]
+    /// Right token, id or text [default: clean's answer]
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     pub(super) answer: Option<String>,
 
@@ -247,7 +267,7 @@ pub(super) struct PatchArgs {
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     pub(super) wrong: Option<String>,
 
-    /// Neurons to run, strongest direct effect first
+    /// Neurons to patch
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(super) top: usize,
 

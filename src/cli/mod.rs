@@ -53,9 +53,9 @@ use clap::error::ContextValue;
 use clap::{ArgAction, Parser, Subcommand};
 
 use args::{
-    BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, KeepName,
-    LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart, PrecisionName, RunArgs,
-    SamplingArgs, SelectArgs, TraceArgs,
+    BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, EffectName,
+    KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart, PrecisionName,
+    RankedPart, RunArgs, SamplingArgs, SelectArgs, TraceArgs,
 };
 use commands::{
     AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, LensArgs,

@@ -20,6 +20,38 @@ fn refused(args: &[&str], code: i32, texts: &[&str]) {
 }
 
 #[test]
+fn heads_and_neurons_are_ranked_by_direct_and_by_total_effect() {
+    let whole = json(&["attribute"]);
+    let rank = |args: &[&str]| json(&[&["attribute", "--parts", "heads"], args].concat());
+    for by in ["direct", "total"] {
+        let found = rank(&["--by", by, "--top", "100"]);
+        for name in ["token", "against", "difference"] {
+            assert_eq!(found[name], whole[name]);
+        }
+        let parts = found["parts"].as_array().unwrap();
+        let size = |part: &Value| part[by].as_f64().unwrap().abs();
+        assert!(parts.is_sorted_by(|a, b| size(a) >= size(b)), "{found}");
+        for part in parts {
+            let shares = whole["parts"].as_array().unwrap();
+            let share = shares.iter().find(|share| share["name"] == part["name"]).unwrap();
+            let [direct, expected] = [&part["direct"], &share["value"]].map(|value| value.as_f64().unwrap());
+            assert!((direct - expected).abs() < 1e-6, "{part} and {share}");
+        }
+    }
+    let first = &rank(&["--by", "total", "--top", "1"])["parts"].as_array().unwrap()[0].clone();
+    let ids = [&whole["token"], &whole["against"]].map(Value::to_string);
+    let args = ["--token", &ids[0], "--against", &ids[1], "--without", first["name"].as_str().unwrap()];
+    let less = json(&[&["attribute"], &args[..]].concat());
+    let lost = whole["difference"].as_f64().unwrap() - less["difference"].as_f64().unwrap();
+    assert!((first["total"].as_f64().unwrap() - lost).abs() < 1e-12, "{first} and {lost}");
+    let neurons = json(&["attribute", "--parts", "neurons", "--top", "3"]);
+    let names = neurons["parts"].as_array().unwrap().iter().map(|part| part["name"].as_str().unwrap());
+    assert!(names.clone().count() == 3 && names.clone().all(|name| name.contains("/n")), "{neurons}");
+    refused(&["attribute", "--by", "total"], 2, &["--parts"]);
+    refused(&["attribute", "--parts", "heads", "--prompt", PROMPT, "--t", "9"], 2, &["--t from 0 to 4"]);
+}
+
+#[test]
 fn an_explanation_in_json_has_every_operand_with_its_address() {
     let found = json(&["explain", "L1/ffn_up[t=4,f=17]", "--terms", "5"]);
     assert_eq!(found["address"], "p0/L1/ffn_up[t=4,f=17]");

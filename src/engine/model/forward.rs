@@ -59,8 +59,9 @@ pub fn layer(
     rest(model, work, l, Stage::AttnHeads, probe)
 }
 
-/// The operations of a layer after `stage`: `AttnHeads`, `AttnOutput`, `FfnHidden` or `FfnDown`. They read the rows of
-/// that stage, and `work.x` or `AttnResidual`, from the buffers ([`Activations::write`]).
+/// The operations of a layer after `stage`: `AttnHeads`, `AttnOutput`, `FfnHidden` or `FfnDown`. The buffers have the
+/// layer's input `work.x`, the rows of that stage, and after `AttnOutput` those of `AttnResidual`
+/// ([`Activations::write`]).
 ///
 /// # Errors
 /// The errors of [`layer`].
@@ -71,6 +72,10 @@ pub fn rest(
     stage: Stage,
     probe: &mut dyn Probe,
 ) -> Result<()> {
+    let place = (&work.pass, work.number);
+    Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All)
+        .in_layer(l)
+        .input(&work.x)?;
     if stage < Stage::AttnOutput {
         project(model, work, l, probe)?;
     }

@@ -207,15 +207,15 @@ impl<'m> Patcher<'m> {
     fn finish_rows(&mut self, layer: usize, stage: Stage, changes: &mut [Change]) -> Result<()> {
         let Self { model, ids, run, donor, work, .. } = self;
         let (tokens, dim, config) = (ids.len(), model.config.dim, &model.config);
-        // The sum that the layer adds to, before or after attention.
-        let (beside_layer, beside) = match stage {
-            Stage::FfnHidden | Stage::FfnDown => (Some(layer), Stage::AttnResidual),
-            _ => recorded::input_of(layer),
-        };
-        let (mut values, mut sums) = (Vec::new(), Vec::new());
+        let (input_layer, input) = recorded::input_of(layer);
+        let after_attention = stage > Stage::AttnOutput;
+        let (mut values, mut inputs, mut sums) = (Vec::new(), Vec::new(), Vec::new());
         for change in &*changes {
             values.extend_from_slice(&change.values);
-            sums.extend_from_slice(run.rows(beside_layer, beside, change.rows.clone()));
+            inputs.extend_from_slice(run.rows(input_layer, input, change.rows.clone()));
+            if after_attention {
+                sums.extend_from_slice(run.rows(Some(layer), Stage::AttnResidual, change.rows.clone()));
+            }
         }
         // Each row is independent here. The order of its sums is that of a span of the prompt's length.
         let count: usize = changes.iter().map(|change| change.rows.len()).sum();
@@ -224,11 +224,11 @@ impl<'m> Patcher<'m> {
             .step_by(tokens)
             .map(|first| Span { sequence, start: 0, tokens: tokens.min(count - first) })
             .collect();
-        let inputs: Vec<u32> = ids.iter().copied().cycle().take(count).collect();
-        pass::begin(model, work, 0, &spans, (&inputs, &[]), &mut NoProbe)?;
-        match beside {
-            Stage::AttnResidual => work.write(model, beside, &sums)?,
-            _ => work.set_input(model, &sums)?,
+        let tokens: Vec<u32> = ids.iter().copied().cycle().take(count).collect();
+        pass::begin(model, work, 0, &spans, (&tokens, &[]), &mut NoProbe)?;
+        work.set_input(model, &inputs)?;
+        if after_attention {
+            work.write(model, Stage::AttnResidual, &sums)?;
         }
         work.write(model, stage, &values)?;
         forward::rest(model, work, layer, stage, &mut NoProbe)?;
