@@ -8,10 +8,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::memory;
+use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{Error, shortened};
 use llama_trace_core::tensor::Dtype;
 use llama_trace_core::trace::Address;
-use llama_trace_formats::checkpoint::{Ablated, random};
+use llama_trace_formats::checkpoint::random;
 use llama_trace_picture::{Format, Paper};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 use llama_trace_tui::palette::Palette;
@@ -60,9 +61,17 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "F", help_heading = MODEL)]
     pub(super) ignore_config: Vec<String>,
 
-    /// Switch parts off: L0/h2, L0/attn, L0/ffn (repeatable)
-    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = Ablated::from_str, help_heading = MODEL)]
-    pub(super) without: Vec<Ablated>,
+    /// Switch parts off: L0/h2, L0/n17, L0/attn, L0/ffn (repeatable)
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = Edit::without, help_heading = MODEL)]
+    pub(super) without: Vec<Edit>,
+
+    /// Change values: "L1/softmax[h=0] *= 0.5" (repeatable)
+    #[arg(long, value_name = "EDIT", value_parser = Edit::parse, allow_hyphen_values = true, help_heading = MODEL)]
+    pub(super) edit: Vec<Edit>,
+
+    /// File with one edit a line
+    #[arg(long, value_name = "FILE", help_heading = MODEL)]
+    pub(super) edits: Option<PathBuf>,
 
     /// f32, bf16 or q8 [default: by the weights]
     #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true, help_heading = MODEL)]

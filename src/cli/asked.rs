@@ -39,8 +39,8 @@ impl Asked {
     }
 
     fn run(args: &RunArgs) -> Result<Self> {
-        let run = Run::open(args)?;
         let draws = args.tokens.unwrap_or(1).max(1);
+        let run = Run::open(args)?.edited(args, draws)?;
         let Run { model, sampler, mut prompts, tokenizer, eos, context, .. } = run;
         let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
             return Err(Error::usage("this command takes only one prompt")

@@ -32,8 +32,8 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
 
 fn export(args: &ExportArgs) -> Result<()> {
     let target = Target::check(&args.out, args.force, Manifest::file_names)?;
-    let run = Run::open(&args.run)?.in_chunks(args.chunk)?;
     let wanted = args.run.tokens.unwrap_or(1);
+    let run = Run::open(&args.run)?.in_chunks(args.chunk)?.edited(&args.run, wanted)?;
     if wanted == 0 {
         return Err(Error::usage("there is nothing to export")
             .expected("-n 1 or more: the pass over the prompt samples the first token")
@@ -64,6 +64,7 @@ fn export(args: &ExportArgs) -> Result<()> {
         }
     }
     say_full(&run, &full);
+    run.say_edits()?;
     if batch.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
     }

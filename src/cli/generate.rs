@@ -26,8 +26,8 @@ pub(super) fn run(args: &RunArgs, memory: &MemoryArgs, format: LogFormat) -> Res
             .expected("--memory with --step or chat")
             .next("add --step, or leave out --memory"));
     }
-    let run = Run::open(args)?;
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);
+    let run = Run::open(args)?.edited(args, wanted)?;
     output::end(input::on_a_computing_thread(|| print_texts(&run, wanted, format)))
 }
 
@@ -66,6 +66,7 @@ fn print_texts(run: &Run, wanted: usize, format: LogFormat) -> std::result::Resu
         super::tell("");
     }
     say_full(run, &full);
+    run.say_edits()?;
     if batch.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::device::{Device, Room};
+use super::edits;
 use super::hub::{self, Need, SparseCopy};
 use super::prompt::{self, Prompt};
 use super::{
@@ -42,15 +43,44 @@ impl Run {
     /// Opens the model and reads the prompts.
     pub(super) fn open(args: &RunArgs) -> Result<Self> {
         let sampler = args.sampling.sampler(args.stream)?;
-        let opened = open_for(&args.model, &args.cpu, Room { context: args.context, beside: 0 })?;
+        let room = Room { context: args.context, beside: 0 };
+        let opened = open_unedited(&args.model, &args.cpu, room)?;
         let config = &opened.checkpoint.config;
         let context = context(args.context, config)?;
         let prompts = prompt::read(args, || opened.reads(), config.context)?;
         opened.say_unread();
         let (model, device) = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
-        let eos = opened.checkpoint.eos;
-        Ok(Self { model, device, tokenizer: opened.tokenizer, eos, sampler, prompts, context, chunk: None })
+        let (eos, tokenizer) = (opened.checkpoint.eos, opened.tokenizer);
+        Ok(Self { model, device, tokenizer, eos, sampler, prompts, context, chunk: None })
+    }
+
+    /// The same run with the edits of the options. Up to `draws` tokens follow each prompt.
+    pub(super) fn edited(mut self, args: &RunArgs, draws: usize) -> Result<Self> {
+        let list = edits::list(&args.model)?;
+        if list.is_empty() {
+            return Ok(self);
+        }
+        let passes = |(sequence, prompt)| {
+            let passes = 0..self.count(prompt, draws);
+            passes.map(|pass| (sequence, self.pass(prompt, pass))).collect::<Vec<_>>()
+        };
+        let passes: Vec<_> = self.prompts.iter().enumerate().flat_map(passes).collect();
+        let reading = edits::Reading {
+            args: &args.model,
+            cpu: &args.cpu,
+            tokenizer: self.tokenizer.as_ref(),
+            prompts: &self.prompts,
+            passes: &passes,
+            most: draws.max(1),
+        };
+        self.model = edits::with(&self.model, list, &reading)?;
+        Ok(self)
+    }
+
+    /// Reports what the edits changed.
+    pub(super) fn say_edits(&self) -> Result<()> {
+        edits::report(&self.model, self.tokenizer.as_deref(), self.prompts.first())
     }
 
     /// The same run, with passes over at most `chunk` tokens of a prompt.
@@ -230,13 +260,6 @@ fn load(checkpoint: &Checkpoint, args: &ModelArgs, cpu: &CpuArgs, room: Room) ->
     Ok((device.load(checkpoint)?, name))
 }
 
-/// The same model with other options, beside a model that already runs. Prints no warnings, because they were printed
-/// when that model was loaded.
-pub(super) fn load_quietly(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model> {
-    let (checkpoint, _) = open_silently(args, Need::Model)?;
-    load(&checkpoint, args, cpu, Room::default()).map(|(model, _)| model)
-}
-
 /// The capacity of the KV cache in tokens, if given.
 pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Option<usize>> {
     match asked {
@@ -333,6 +356,7 @@ fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<S
     for line in checkpoint.notes.lines() {
         tell(format_args!("warning: {line}"));
     }
+    edits::check(args, &checkpoint)?;
     Ok((checkpoint, sparse))
 }
 
@@ -349,7 +373,6 @@ fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<Spa
     if let Some(factor) = args.rope_factor {
         checkpoint.config.set_rope_factor(factor)?;
     }
-    checkpoint.ablate(&args.without)?;
     Ok((checkpoint, place.sparse))
 }
 
@@ -390,8 +413,25 @@ pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened> {
     open_for(args, cpu, Room::default())
 }
 
-/// As [`open`], for a run that needs the memory `room` besides the weights.
+/// As [`open`], for a run that needs the memory `room` besides the weights. The edits may read other prompts and files,
+/// but not the run itself.
 pub(super) fn open_for(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened> {
+    let list = edits::list(args)?;
+    let opened = open_unedited(args, cpu, room)?;
+    let Opened { tokenizer, model, .. } = &opened;
+    let model = match model {
+        Ok((model, device)) if !list.is_empty() => {
+            let (tokenizer, prompts, passes) = (tokenizer.as_ref(), &[], &[]);
+            let reading = edits::Reading { args, cpu, tokenizer, prompts, passes, most: 1 };
+            Ok((edits::with(model, list, &reading)?, *device))
+        }
+        _ => return Ok(opened),
+    };
+    Ok(Opened { model, ..opened })
+}
+
+/// As [`open_for`], without the edits of the options.
+pub(super) fn open_unedited(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened> {
     // The vocabulary is read on these threads.
     threads::start(cpu.threads)?;
     let started = Instant::now();

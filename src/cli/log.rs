@@ -32,8 +32,8 @@ pub(super) fn run(args: &LogArgs) -> Result<()> {
 }
 
 fn log(args: &LogArgs) -> Result<()> {
-    let run = Run::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
+    let run = Run::open(&args.run)?.edited(&args.run, wanted)?;
     let mut batch = run.batch(wanted)?;
     let select = args.select.select(&run, &batch, wanted, true)?;
     let (mut out, card) = (Printed::new(args.format), run.model.card());
@@ -61,6 +61,7 @@ fn log(args: &LogArgs) -> Result<()> {
         }
     }
     say_full(&run, &full);
+    run.say_edits()?;
     if batch.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
     }

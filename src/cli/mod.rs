@@ -11,6 +11,7 @@ mod check;
 mod commands;
 mod device;
 mod diff;
+mod edits;
 mod explain;
 mod export;
 mod generate;

@@ -21,8 +21,8 @@ use llama_trace_runs::replay::derive::follows;
 /// Runs the command.
 pub(super) fn run(args: &RecordArgs) -> Result<()> {
     let target = Target::check(&args.out, args.force)?;
-    let run = Run::open(&args.run)?;
     let wanted = args.run.tokens.unwrap_or(1);
+    let run = Run::open(&args.run)?.edited(&args.run, wanted)?;
     if wanted == 0 {
         return Err(Error::usage("there is nothing to record")
             .expected("-n 1 or more: the pass over the prompt samples the first token")
@@ -85,6 +85,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     }
     bar.finish();
     say_full(&run, &full);
+    run.say_edits()?;
     if not_a_number {
         tell(super::NOT_A_NUMBER);
     }
@@ -169,7 +170,7 @@ impl Recording<'_> {
 fn about(run: &Run, args: &RecordArgs) -> Result<About> {
     let (model, keep) = (&run.model, args.keep.keep());
     let card = model.card();
-    let stages = stages(&card.sizes(), keep, follows);
+    let stages = stages(&card.sizes(), keep, |stage| follows(stage) && !card.is_edited(stage));
     let operations =
         [Operation::Prepare, Operation::Attention, Operation::Silu, Operation::Mul, Operation::Add];
     let llama_trace_engine::model::Fingerprint { config, weights } = model.fingerprint()?;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::export::drawing;
 use super::input::{self, Run};
 use super::prompt::{self, Prompt};
-use super::{ColourArgs, CpuArgs, MemoryArgs, ModelArgs, OpenArgs, RunArgs};
+use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
+use llama_trace_core::edit::{Edit, Edits};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::Source;
 use llama_trace_engine::generate::sequence;
@@ -18,6 +19,9 @@ use llama_trace_runs::replay::{Sequences, Start};
 use llama_trace_tui as tui;
 use llama_trace_tui::NewRun;
 use llama_trace_tui::marks::Marks;
+
+/// Passes of the run to which an edit may refer.
+const MOST_PASSES: usize = 4096;
 
 /// Runs the command.
 pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours: &ColourArgs) -> Result<()> {
@@ -54,8 +58,9 @@ pub(super) fn begin(
     open: &OpenArgs,
     memory: &MemoryArgs,
 ) -> Result<(tui::Runs, tui::OpenAt)> {
-    let run = Run::open(args)?;
     let draws = args.tokens.unwrap_or(1);
+    // More passes may follow than are asked for.
+    let run = Run::open(args)?.edited(args, MOST_PASSES.max(draws))?;
     let open = tui::OpenAt {
         pass: open.pass,
         layer: open.layer,
@@ -66,7 +71,8 @@ pub(super) fn begin(
     };
     // Without --context, the whole context is reserved, or as much of it as fits into memory, because more passes may
     // follow.
-    let Run { model, device, sampler, prompts, tokenizer, eos, context, chunk: _ } = run;
+    let Run { model, sampler, prompts, tokenizer, eos, context, .. } = run;
+    let model = Arc::new(model);
     let config = model.config.clone();
     let several = prompts.len() > 1;
     for prompt in prompts.iter().filter(|_| several) {
@@ -89,7 +95,7 @@ pub(super) fn begin(
         memory: memory.bytes(),
         context,
     };
-    let sequences = Rc::new(Sequences::new(Arc::new(model), (0..).zip(prompts).map(start).collect()));
+    let sequences = Rc::new(Sequences::new(Arc::clone(&model), (0..).zip(prompts).map(start).collect()));
     // The viewer reports an address that does not exist.
     let first =
         open.at.as_ref().and_then(|address| address.sequence).filter(|&number| number < sequences.len());
@@ -97,8 +103,6 @@ pub(super) fn begin(
     input::say_cut(live.capacity(), context, &config);
     let others = Rc::clone(&sequences);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-    // Another model runs on the same device.
-    let (model_args, cpu) = (args.model.clone(), CpuArgs { device, ..args.cpu.clone() });
     let beginner = move |run, other| {
         let live = match other {
             NewRun::Prompt(text) => {
@@ -110,12 +114,12 @@ pub(super) fn begin(
                 others.another(run, ids, None)
             }
             NewRun::Without { parts, ids } => {
-                let without = parts.split(',').map(str::parse).collect::<std::result::Result<_, String>>();
-                let without = without.map_err(|expected| {
+                let list = parts.split(',').map(Edit::without).collect::<std::result::Result<_, String>>();
+                let edits = Edits::new(list.map_err(|expected| {
                     Error::usage(format!("`{parts}` is not a part of a model")).expected(expected)
-                })?;
-                let model = input::load_quietly(&ModelArgs { without, ..model_args.clone() }, &cpu)?;
-                others.another(run, ids, Some(Arc::new(model)))
+                })?);
+                edits.check(&model.card(), &[])?;
+                others.another(run, ids, Some(Arc::new(model.with_edits(edits))))
             }
         };
         Ok(Box::new(live?) as Box<dyn Source>)

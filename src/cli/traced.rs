@@ -6,6 +6,9 @@ use std::task::Poll;
 
 use serde_json::{Map, Value};
 
+use super::device::Room;
+use super::edits;
+use super::prompt::Prompt;
 use super::{
     CacheDtypeName, CpuArgs, DeviceName, ModelArgs, PrecisionName, SelectArgs, input, tell, threads,
 };
@@ -19,6 +22,7 @@ use llama_trace_core::trace::{
 };
 use llama_trace_engine::model::Model;
 use llama_trace_judge::capture::RecordedFolder;
+use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Kept, Trace};
 use llama_trace_runs::replay::{Follows, Recorded};
 use llama_trace_tui as tui;
@@ -185,6 +189,8 @@ fn is_otherwise(args: &ModelArgs, cpu: &CpuArgs) -> bool {
     args.precision.is_some()
         || args.rope_factor.is_some()
         || !args.without.is_empty()
+        || !args.edit.is_empty()
+        || args.edits.is_some()
         || cpu.cache_dtype.is_some()
         || cpu.cpu_kernel.is_some()
 }
@@ -201,24 +207,31 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
         CacheDtype::F16 => CacheDtypeName::F16,
         CacheDtype::Bf16 => CacheDtypeName::Bf16,
     });
-    // The run's own switched-off parts, unless `--without` names other parts.
-    let without = match &args.without[..] {
-        [] => {
-            let parts = kept.card().without.iter().map(|part| part.parse());
-            parts.collect::<std::result::Result<_, String>>().map_err(|expected| {
-                Error::model("the trace names a switched-off part that does not exist")
-                    .at(kept.place())
-                    .expected(expected)
-                    .found(kept.card().without.join(", "))
-                    .next("record it again")
-            })?
-        }
-        given => given.to_vec(),
+    // The run's own edits, unless the options give others.
+    let list = match edits::list(args)? {
+        given if given.is_empty() => kept.card().edits().map_err(|error| error.at(kept.place()))?,
+        given => given,
     };
-    let args = ModelArgs { precision: args.precision.or(Some(precision)), without, ..args.clone() };
+    let args = ModelArgs { precision: args.precision.or(Some(precision)), ..args.clone() };
     let cpu = CpuArgs { cache_dtype: cpu.cache_dtype.or(cache), ..cpu.clone() };
-    let opened = input::open(&args, &cpu)?;
+    let opened = input::open_unedited(&args, &cpu, Room::default())?;
     let (model, _) = opened.model?;
+    let ids = |pass: &Pass| pass.tokens.clone();
+    let prompts: Vec<Prompt> = (0..kept.sequences())
+        .filter_map(|sequence| kept.passes(Run::ITSELF, sequence).first().map(ids))
+        .map(|ids| Prompt { text: None, ids, place: None })
+        .collect();
+    let passes = |sequence| kept.passes(Run::ITSELF, sequence).iter().map(move |pass| (sequence, pass.dims));
+    let passes: Vec<_> = (0..kept.sequences()).flat_map(passes).collect();
+    let reading = edits::Reading {
+        args: &args,
+        cpu: &cpu,
+        tokenizer: opened.tokenizer.as_ref(),
+        prompts: &prompts,
+        passes: &passes,
+        most: passes.len().max(1),
+    };
+    let model = edits::with(&model, list, &reading)?;
     let differs = different(kept, says, &model)?;
     if !differs.is_empty() {
         return Err(Error::model("this is not the model that the trace was recorded from")
@@ -244,6 +257,9 @@ fn different(kept: &dyn Kept, says: &Says, model: &Model) -> Result<Vec<String>>
             parts => parts.join(", "),
         };
         differs.push(format!("the switched-off parts ({} instead of {})", named(&card), named(theirs)));
+    }
+    if theirs.edits != card.edits {
+        differs.push(format!("the edits ({:?} instead of {:?})", card.edits, theirs.edits));
     }
     if theirs.precision != card.precision {
         let name = |precision: Precision| match precision.group() {

@@ -19,6 +19,7 @@ compile_error!("weights and dumps are little-endian and are read in place");
 
 pub mod chapters;
 pub mod config;
+pub mod edit;
 pub mod error;
 pub mod explain;
 pub mod memory;

@@ -4,7 +4,6 @@ mod bytes;
 mod noise;
 
 use std::fmt;
-use std::ops::Range;
 
 pub use bytes::{Built, Bytes, Held};
 pub use noise::Noise;
@@ -218,22 +217,6 @@ impl Tensor {
         Self::new(Dtype::F32, shape, Bytes::owned(bytes))
     }
 
-    /// A copy with zeros in these columns; `None` if a range splits a block.
-    pub fn without_columns(&self, columns: &[Range<usize>]) -> Option<Self> {
-        let bytes_of =
-            |columns: &Range<usize>| Some(self.dtype.bytes(columns.start)?..self.dtype.bytes(columns.end)?);
-        let length = self.dtype.bytes(self.shape.last().copied().unwrap_or(1))?;
-        let parts = columns.iter().map(bytes_of).collect::<Option<Vec<_>>>()?;
-        let whole = self.bytes.clone();
-        let bytes = Bytes::build(whole.len(), move |out| {
-            out.copy_from_slice(&whole);
-            for row in out.chunks_exact_mut(length) {
-                parts.iter().for_each(|part| row[part.clone()].fill(0));
-            }
-        });
-        Some(Self { bytes, ..self.clone() })
-    }
-
     /// Returns whether both have the same values, dtype and shape.
     pub fn equal(&self, other: &Self) -> bool {
         self.dtype == other.dtype && self.shape == other.shape && self.bytes.equal(&other.bytes)
@@ -310,18 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_0_in_every_row_and_nothing_else_changes() {
-        let whole = Tensor::new(Dtype::F16, vec![2, 4], Bytes::owned((1..=16).collect())).unwrap();
-        let less = whole.without_columns(&[1..2, 3..4]).unwrap();
-        assert_eq!(&less.bytes()[..], [1, 2, 0, 0, 5, 6, 0, 0, 9, 10, 0, 0, 13, 14, 0, 0]);
-        assert_eq!((less.dtype(), less.shape()), (whole.dtype(), whole.shape()));
-        assert_eq!(&whole.without_columns(from_ref(&(0..4))).unwrap().bytes()[..], [0; 16]);
-        // Two blocks of 32 per row.
-        let blocks = Tensor::new(Dtype::Q4_0, vec![2, 64], Bytes::owned(vec![7; 72])).unwrap();
-        let less = blocks.without_columns(from_ref(&(32..64))).unwrap();
-        let bytes: Vec<u8> = [[7; 18], [0; 18], [7; 18], [0; 18]].concat();
-        assert_eq!(&less.bytes()[..], bytes);
-        assert!(blocks.without_columns(from_ref(&(0..16))).is_none());
+    fn floats_are_a_tensor_of_float32() {
         let floats = Tensor::floats(vec![1, 2], &[1.5, -2.0]).unwrap();
         assert_eq!(&floats.bytes()[..], [1.5_f32.to_le_bytes(), (-2.0_f32).to_le_bytes()].concat());
         assert!(Tensor::floats(vec![3], &[1.0]).is_none());

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use half::{bf16, f16};
+
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory, Vector, own};
@@ -277,8 +279,23 @@ impl Backend for Cuda {
         read_floats(&vector.memory, 0..vector.len(), see)
     }
 
-    fn write(&self, values: &[f32], buffer: &mut backend::Buffer) -> Result<()> {
-        own(buffer).memory.write(0, bytemuck::cast_slice(values))
+    fn write(&self, values: &[f32], at: usize, buffer: &mut backend::Buffer) -> Result<()> {
+        own(buffer).memory.write(at * size_of::<f32>(), bytemuck::cast_slice(values))
+    }
+
+    fn write_cache(&self, values: &[f32], cache: &mut backend::Cache) -> Result<()> {
+        let memory = &cache.downcast::<Cache>().memory;
+        match self.cache_dtype {
+            CacheDtype::F32 => memory.write(0, bytemuck::cast_slice(values)),
+            CacheDtype::F16 => {
+                let rounded: Vec<f16> = values.iter().map(|&value| f16::from_f32(value)).collect();
+                memory.write(0, bytemuck::cast_slice(&rounded))
+            }
+            CacheDtype::Bf16 => {
+                let rounded: Vec<bf16> = values.iter().map(|&value| bf16::from_f32(value)).collect();
+                memory.write(0, bytemuck::cast_slice(&rounded))
+            }
+        }
     }
 
     fn new_pass(&self) -> Result<backend::Pass> {
@@ -605,7 +622,7 @@ impl Backend for Cuda {
         let asked: Vec<_> =
             products.iter().map(|Product { matrix, bias, out }| Asked::of(matrix, *bias, out)).collect();
         product::multiply(self, x.downcast(), &asked)?;
-        products.iter().enumerate().try_for_each(|(i, product)| on_output(i, product.out))
+        products.iter_mut().enumerate().try_for_each(|(i, product)| on_output(i, product.out))
     }
 
     fn add_rms_norm(

@@ -106,7 +106,7 @@ fn weights(dtype: Dtype, outputs: usize, inputs: usize, group: usize, seed: usiz
 
 fn buffer(backend: &dyn Backend, values: &[f32]) -> Result<Buffer> {
     let mut buffer = backend.buffer(values.len())?;
-    backend.write(values, &mut buffer)?;
+    backend.write(values, 0, &mut buffer)?;
     Ok(buffer)
 }
 

@@ -66,7 +66,7 @@ fn vector(length: usize, seed: u32) -> Tensor {
 /// A buffer with these values.
 fn filled(backend: &dyn Backend, values: &[f32]) -> Buffer {
     let mut buffer = backend.buffer(values.len()).unwrap();
-    backend.write(values, &mut buffer).unwrap();
+    backend.write(values, 0, &mut buffer).unwrap();
     buffer
 }
 

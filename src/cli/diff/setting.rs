@@ -1,6 +1,7 @@
 //! The settings of one of two live runs: `precision=bf16`, `threads=2`.
 
 use clap::ValueEnum;
+use llama_trace_core::edit::Edit;
 
 use super::super::{CacheDtypeName, CpuArgs, DeviceName, DiffArgs, ModelArgs, PrecisionName};
 use llama_trace_core::error::{Error, Result};
@@ -48,8 +49,7 @@ impl Setting {
                 "model" => (model.model, own_model) = (Some(value.into()), true),
                 // The list was split at its commas, so `without=` comes once for each part.
                 "without" => without.push(
-                    value
-                        .parse()
+                    Edit::without(value)
                         .map_err(|expected| wrong(format!("there is no part `{value}`"), expected))?,
                 ),
                 "precision" => model.precision = Some(named::<PrecisionName>(value, &wrong)?),

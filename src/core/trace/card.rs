@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::sizes::{PassDims, Sizes};
+use super::stage::Stage;
 use crate::config::{ModelConfig, Precision, RopeScaling};
+use crate::edit::Edit;
 use crate::error::{Error, Result};
 
 /// The model that a trace was recorded from.
@@ -16,6 +18,9 @@ pub struct ModelCard {
     /// Parts that the user switched off: `L0/h2`, `L1/ffn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
+    /// Edits, in their order. Empty if they only switch parts off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edits: Vec<String>,
     /// The hyperparameters.
     pub config: ModelConfig,
     /// The arithmetic that the values were computed in.
@@ -30,9 +35,33 @@ impl ModelCard {
         Sizes::new(&self.config, self.precision)
     }
 
-    /// Deviations from the original model: ignored settings and switched-off parts.
+    /// The edits of the run, with the parts that were switched off.
+    ///
+    /// # Errors
+    /// [`Error::Model`] with the text that is not an edit.
+    pub fn edits(&self) -> Result<Vec<Edit>> {
+        let without = self.without.iter().map(|part| (part, Edit::without(part)));
+        let edits = self.edits.iter().map(|edit| (edit, Edit::parse(edit)));
+        let read = |(text, edit): (&String, std::result::Result<Edit, String>)| {
+            edit.map_err(|expected| {
+                Error::model("the run names an edit that does not exist")
+                    .expected(expected)
+                    .found(text)
+                    .next("record it again")
+            })
+        };
+        without.chain(edits).map(read).collect()
+    }
+
+    /// Whether an edit changes `stage` somewhere. Such a stage is not derived from others.
+    pub fn is_edited(&self, stage: Stage) -> bool {
+        let edits = self.edits().unwrap_or_default();
+        edits.iter().flat_map(|edit| &edit.parts).any(|part| part.place.stage == stage)
+    }
+
+    /// Deviations from the original model: ignored settings, switched-off parts and edits.
     pub fn lacks(&self) -> Vec<&str> {
-        self.ignored.iter().chain(&self.without).map(String::as_str).collect()
+        self.ignored.iter().chain(&self.without).chain(&self.edits).map(String::as_str).collect()
     }
 
     /// Checks a card that was read from a file. Later code must not divide by zero or overflow.
@@ -96,6 +125,14 @@ impl ModelCard {
             ModelConfig { layers: 2, ffn_dim: 8, vocab: 10, context: 16, ..ModelConfig::of_heads(2, 1, 4) };
         change(&mut config);
         let (name, backend) = ("small".into(), "cpu".into());
-        Self { name, ignored: vec![], without: vec![], config, precision: Precision::F32, backend }
+        Self {
+            name,
+            ignored: vec![],
+            without: vec![],
+            edits: vec![],
+            config,
+            precision: Precision::F32,
+            backend,
+        }
     }
 }

@@ -277,6 +277,7 @@ fn words(card: &ModelCard) -> Map<String, Value> {
     let (config, group) = (&card.config, card.precision.group());
     let words = json!({
         "name": card.name, "ignored_config": card.ignored, "without": card.without,
+        "edits": card.edits,
         "layers": config.layers, "dim": config.dim, "heads": config.heads, "kv_heads": config.kv_heads,
         "head_dim": config.head_dim, "ffn_dim": config.ffn_dim, "vocab": config.vocab,
         "context": config.context, "norm_eps": float(config.norm_eps),

@@ -11,6 +11,7 @@
 pub mod cpu;
 mod handles;
 mod pass;
+pub mod plain;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -149,8 +150,9 @@ pub enum WholeRows<'a> {
 /// A callback that receives rows of a matrix whose products run in integers.
 pub type SeeGroups<'a> = &'a mut (dyn FnMut(WholeRows<'_>) -> Result<()> + 'a);
 
-/// A callback that receives each output of a fused operation after it was computed, with its number.
-pub type OnOutput<'a> = dyn FnMut(usize, &Buffer) -> Result<()> + 'a;
+/// A callback that receives each output of a fused operation after it was computed, with its number. It must not change
+/// an output from which the same operation computes another one ([`plain`] has the form for this).
+pub type OnOutput<'a> = dyn FnMut(usize, &mut Buffer) -> Result<()> + 'a;
 
 /// The vector unit of the host's processor, whatever device the model runs on. It does small work on the host, such as
 /// sampling a token.
@@ -350,8 +352,11 @@ pub trait Backend: Send + Sync {
     /// Shows all of `vector` to `see`.
     fn read_vector(&self, vector: &Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()>;
 
-    /// Writes `values` over the beginning of `buffer`.
-    fn write(&self, values: &[f32], buffer: &mut Buffer) -> Result<()>;
+    /// Writes `values` to `buffer`, from value `at` on.
+    fn write(&self, values: &[f32], at: usize, buffer: &mut Buffer) -> Result<()>;
+
+    /// Writes `values` over the beginning of `cache`, rounded to the cache's number type.
+    fn write_cache(&self, values: &[f32], cache: &mut Cache) -> Result<()>;
 
     /// Creates a pass without tokens.
     fn new_pass(&self) -> Result<Pass>;
@@ -517,10 +522,7 @@ pub trait Backend: Send + Sync {
         (sum, normed): (&mut Buffer, &mut Buffer),
         on_output: &mut OnOutput<'_>,
     ) -> Result<()> {
-        self.add(a, b, rows * width, sum)?;
-        on_output(0, sum)?;
-        self.rms_norm(sum, weight, eps, rows, normed)?;
-        on_output(1, normed)
+        plain::add_rms_norm(self, (a, b), weight, eps, (rows, width), (sum, normed), on_output)
     }
 
     /// Fused: gate, its SiLU, up and their product in the feed-forward network, `count` values each. `on_output`
@@ -532,14 +534,6 @@ pub trait Backend: Send + Sync {
         outputs: Swiglu<'_>,
         on_output: &mut OnOutput<'_>,
     ) -> Result<()> {
-        let Swiglu { gate, silu, up, hidden } = outputs;
-        self.matmul(x, gate.matrix, gate.bias, gate.out)?;
-        on_output(0, gate.out)?;
-        self.silu(gate.out, count, silu)?;
-        on_output(1, silu)?;
-        self.matmul(x, up.matrix, up.bias, up.out)?;
-        on_output(2, up.out)?;
-        self.mul(silu, up.out, count, hidden)?;
-        on_output(3, hidden)
+        plain::swiglu(self, x, count, outputs, on_output)
     }
 }

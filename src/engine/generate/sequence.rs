@@ -332,7 +332,7 @@ pub(super) fn read(
     let spans: Vec<Span> = sequences.iter().zip(ids).map(span).collect();
     let all: Vec<u32> = ids.iter().flat_map(AsRef::as_ref).copied().collect();
     let mut caches: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.cache).collect();
-    let drawn = if probe.enabled() || draws.is_empty() {
+    let drawn = if probe.enabled() || draws.is_empty() || !model.edits.is_empty() {
         pass::forward_and_draw(model, &mut caches, work, pass, &spans, (&all, draws), probe)?
     } else {
         ahead::pass_and_next(model, &mut caches, work, pass, &spans, (&all, draws), next)?

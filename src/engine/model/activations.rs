@@ -168,7 +168,7 @@ impl Activations {
     /// # Errors
     /// Returns an error if the backend fails.
     pub fn set_input(&mut self, model: &Model, x: &[f32]) -> Result<()> {
-        model.backend.write(x, &mut self.x)
+        model.backend.write(x, 0, &mut self.x)
     }
 
     /// Discards the pass that was launched ahead, if any. Must be called before the contents of the caches are changed.

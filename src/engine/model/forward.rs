@@ -8,7 +8,8 @@
 //!
 //! Each line computes one stage of the table in [`llama_trace_core::trace::stage`] and then offers it to the probe.
 //! `see.stage(…)` asks whether the probe wants the stage and copies it only then. A fused operation computes several
-//! stages and offers each of them: `see.stages(…)`.
+//! stages and offers each of them: `see.stages(…)`. At the same points, the edits of the run change values; without
+//! edits, nothing more happens there.
 //!
 //! Each `?` may end the pass early. An operation that was asked to stop has not written all of its output, and this
 //! output is never shown.
@@ -17,7 +18,7 @@
 //! sequences of the pass. The comment at the end of a line is the shape of the output: T tokens, D channels, H query
 //! heads and G kv heads of C channels, K cached tokens, F hidden values, V tokens of the vocabulary.
 
-use crate::backend::{AttentionShape, Buffer, PassRows, Product, Swiglu};
+use crate::backend::{AttentionShape, Buffer, PassRows, Product, Swiglu, plain};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Probe, Stage};
 
@@ -32,7 +33,7 @@ pub(super) fn embed(model: &Model, work: &mut Activations, probe: &mut dyn Probe
     let place = (&work.pass, work.number);
     let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
     backend.embedding(&model.weights.embedding, &work.pass, &mut work.x)?; // (T, D)
-    see.stage(Stage::Embedding, &work.x)?;
+    see.stage(Stage::Embedding, &mut work.x)?;
 
     let (pairs, cos, sin) = (model.config.head_dim / 2, &mut work.rope_cos, &mut work.rope_sin);
     backend.rope_table(&model.rope_frequencies, pairs, &work.pass, cos, sin)?; // (T, C/2) each
@@ -61,9 +62,11 @@ pub fn layer(
     let place = (&work.pass, work.number);
     let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, all).in_layer(l);
 
+    see.input(&work.x)?;
+
     // Attention: what does each token take from the tokens before it?
     backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm)?; // (T, D)
-    see.stage(Stage::AttnNorm, &work.attn_norm)?;
+    see.stage(Stage::AttnNorm, &mut work.attn_norm)?;
 
     backend.prepare(&work.attn_norm, d, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::AttnNormQ8, Stage::AttnNormScale, &work.input)?;
@@ -74,17 +77,17 @@ pub fn layer(
     let (mut q, mut k) = (&work.xq, &work.xk);
     if let (Some(q_norm), Some(k_norm)) = (q_norm, k_norm) {
         backend.rms_norm(q, q_norm, config.norm_eps, t * config.heads, &mut work.xq_norm)?; // (T, H, C)
-        see.stage(Stage::XqNorm, &work.xq_norm)?;
+        see.stage(Stage::XqNorm, &mut work.xq_norm)?;
         backend.rms_norm(k, k_norm, config.norm_eps, t * config.kv_heads, &mut work.xk_norm)?; // (T, G, C)
-        see.stage(Stage::XkNorm, &work.xk_norm)?;
+        see.stage(Stage::XkNorm, &mut work.xk_norm)?;
         (q, k) = (&work.xq_norm, &work.xk_norm);
     }
 
     let (cos, sin, c) = (&work.rope_cos, &work.rope_sin, config.head_dim);
     backend.rope(q, cos, sin, config.pairing, config.heads, c, t, &mut work.xq_rope)?; // (T, H, C)
-    see.stage(Stage::XqRope, &work.xq_rope)?;
+    see.stage(Stage::XqRope, &mut work.xq_rope)?;
     backend.rope(k, cos, sin, config.pairing, config.kv_heads, c, t, &mut work.xk_rope)?; // (T, G, C)
-    see.stage(Stage::XkRope, &work.xk_rope)?;
+    see.stage(Stage::XkRope, &mut work.xk_rope)?;
 
     let window = model.sizes().window_of(l);
     let shape = AttentionShape { heads: config.heads, kv_heads: config.kv_heads, head_dim: c, window };
@@ -99,25 +102,29 @@ pub fn layer(
         let (cache_k, cache_v) = cache.layer(l);
         // The stages keys, values, qk, scores, masked_scores and softmax are computed inside; the observer sees them
         // there.
-        let (q, out, sink) = (&work.xq_rope, &mut work.attn_heads, &mut see.attention(span));
-        backend.attention(shape, q, &work.pass, span, cache_k, cache_v, out, sink)?; // (T, H, C)
+        let (q, out) = (&work.xq_rope, &mut work.attn_heads);
+        if see.edits_attention() {
+            see.edited_attention(shape, q, span, (cache_k, cache_v), out)?;
+        } else {
+            let sink = &mut see.attention(span);
+            backend.attention(shape, q, &work.pass, span, cache_k, cache_v, out, sink)?; // (T, H, C)
+        }
     }
-    see.stage(Stage::AttnHeads, &work.attn_heads)?;
+    see.stage(Stage::AttnHeads, &mut work.attn_heads)?;
 
     backend.prepare(&work.attn_heads, config.q_dim(), &work.pass, all, &mut work.input)?;
     see.quantized(Stage::AttnHeadsQ8, Stage::AttnHeadsScale, &work.input)?;
     backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output)?; // (T, D)
-    see.stage(Stage::AttnOutput, &work.attn_output)?;
+    see.stage(Stage::AttnOutput, &mut work.attn_output)?;
 
     // Feed-forward: how is each token's vector transformed, independently of the others?
-    backend.add_rms_norm(
-        (&work.x, &work.attn_output),
-        ffn_norm,
-        config.norm_eps,
-        (t, d),
-        (&mut work.attn_residual, &mut work.ffn_norm), // (T, D) both
-        &mut see.stages(&[Stage::AttnResidual, Stage::FfnNorm]),
-    )?;
+    let (eps, size, read) = (config.norm_eps, (t, d), (&work.x, &work.attn_output));
+    let out = (&mut work.attn_residual, &mut work.ffn_norm); // (T, D) both
+    let stages = &[Stage::AttnResidual, Stage::FfnNorm];
+    match see.edits(stages) {
+        false => backend.add_rms_norm(read, ffn_norm, eps, size, out, &mut see.stages(stages))?,
+        true => plain::add_rms_norm(&**backend, read, ffn_norm, eps, size, out, &mut see.stages(stages))?,
+    }
 
     backend.prepare(&work.ffn_norm, d, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::FfnNormQ8, Stage::FfnNormScale, &work.input)?;
@@ -128,14 +135,17 @@ pub fn layer(
         hidden: &mut work.ffn_hidden,
     };
     let stages = &[Stage::FfnGate, Stage::FfnSilu, Stage::FfnUp, Stage::FfnHidden];
-    backend.swiglu(&work.input, t * f, gated, &mut see.stages(stages))?; // each output (T, F)
+    match see.edits(stages) {
+        false => backend.swiglu(&work.input, t * f, gated, &mut see.stages(stages))?, // each output (T, F)
+        true => plain::swiglu(&**backend, &work.input, t * f, gated, &mut see.stages(stages))?,
+    }
 
     backend.prepare(&work.ffn_hidden, f, &work.pass, all, &mut work.input)?;
     see.quantized(Stage::FfnHiddenQ8, Stage::FfnHiddenScale, &work.input)?;
     backend.matmul(&work.input, &w2.matrix, w2.bias.as_ref(), &mut work.ffn_down)?; // (T, D)
-    see.stage(Stage::FfnDown, &work.ffn_down)?;
+    see.stage(Stage::FfnDown, &mut work.ffn_down)?;
     backend.add(&work.attn_residual, &work.ffn_down, t * d, &mut work.ffn_residual)?; // (T, D)
-    see.stage(Stage::FfnResidual, &work.ffn_residual)?;
+    see.stage(Stage::FfnResidual, &mut work.ffn_residual)?;
     see.bring()?;
 
     std::mem::swap(&mut work.x, &mut work.ffn_residual);
@@ -162,11 +172,12 @@ pub(super) fn head(
     let place = (&work.pass, work.number);
     let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, rows);
     backend.rows(&work.x, d, &work.pass, rows, &mut work.head_input)?; // (T, D), T: number of `rows`
+    see.input(&work.head_input)?;
     backend.rms_norm(&work.head_input, &weights.final_norm, config.norm_eps, t, &mut work.final_norm)?; // (T, D)
-    see.stage(Stage::FinalNorm, &work.final_norm)?;
+    see.stage(Stage::FinalNorm, &mut work.final_norm)?;
 
     backend.prepare(&work.final_norm, d, &work.pass, rows, &mut work.input)?;
     see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
     backend.matmul(&work.input, weights.head(), None, &mut work.logits)?; // (T, V)
-    see.stage(Stage::Logits, &work.logits)
+    see.stage(Stage::Logits, &mut work.logits)
 }

@@ -2,6 +2,7 @@
 
 mod activations;
 pub mod ahead;
+mod edited;
 mod fingerprint;
 pub mod forward;
 pub mod kv_cache;
@@ -11,8 +12,11 @@ pub mod pass;
 mod weight_rows;
 mod weights;
 
+use std::sync::Arc;
+
 use crate::backend::{Backend, Buffer};
 use llama_trace_core::config::ModelConfig;
+use llama_trace_core::edit::Edits;
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::trace::{ModelCard, Sizes};
@@ -23,19 +27,21 @@ pub use fingerprint::Fingerprint;
 pub use kv_cache::KvCache;
 pub use weights::{LayerWeights, Linear, Weights};
 
-/// A model that is ready to run on a backend.
+/// A model that is ready to run on a backend. A clone shares the weights.
+#[derive(Clone)]
 pub struct Model {
     /// The hyperparameters.
     pub config: ModelConfig,
     /// The weights, on the backend.
-    pub weights: Weights,
+    pub weights: Arc<Weights>,
     /// The device that it runs on.
-    pub backend: Box<dyn Backend>,
+    pub backend: Arc<dyn Backend>,
     /// RoPE's angle per position for each pair (C/2), in radians.
-    pub rope_frequencies: Buffer,
+    pub rope_frequencies: Arc<Buffer>,
+    /// The changes that every run of this model makes.
+    pub edits: Arc<Edits>,
     name: String,
     ignored: Vec<String>,
-    without: Vec<String>,
 }
 
 impl Model {
@@ -59,11 +65,18 @@ impl Model {
         backend.stop().check()?;
         let frequencies = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
         let mut rope_frequencies = backend.buffer(frequencies.len())?;
-        backend.write(&frequencies, &mut rope_frequencies)?;
+        backend.write(&frequencies, 0, &mut rope_frequencies)?;
         backend.sync()?;
         let (name, ignored) = (checkpoint.name.clone(), checkpoint.notes.ignored.clone());
-        let without = checkpoint.notes.ablated.iter().map(ToString::to_string).collect();
-        Ok(Self { config, weights, backend, rope_frequencies, name, ignored, without })
+        let (weights, rope_frequencies) = (Arc::new(weights), Arc::new(rope_frequencies));
+        let (backend, edits) = (Arc::from(backend), Arc::default());
+        Ok(Self { config, weights, backend, rope_frequencies, edits, name, ignored })
+    }
+
+    /// The same model with other edits. It shares the weights.
+    #[must_use]
+    pub fn with_edits(&self, edits: Edits) -> Self {
+        Self { edits: Arc::new(edits), ..self.clone() }
     }
 
     /// The sizes from which a trace computes its shapes.
@@ -73,10 +86,18 @@ impl Model {
 
     /// The description of this model that a trace stores.
     pub fn card(&self) -> ModelCard {
+        let list = self.edits.list();
+        let switches: Option<Vec<_>> =
+            list.iter().map(|edit| edit.switched_off().map(str::to_owned)).collect();
+        let (without, edits) = match switches {
+            Some(parts) => (parts, Vec::new()),
+            None => (Vec::new(), list.iter().map(ToString::to_string).collect()),
+        };
         ModelCard {
             name: self.name.clone(),
             ignored: self.ignored.clone(),
-            without: self.without.clone(),
+            without,
+            edits,
             config: self.config.clone(),
             precision: self.backend.precision(),
             backend: self.backend.name().into(),

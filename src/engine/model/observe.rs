@@ -10,11 +10,13 @@ use std::ops::Range;
 use crate::backend::{
     AttentionPart, AttentionSink, Backend, Buffer, Cache, Fetched, Input, Pass, PassRows, Span,
 };
+use llama_trace_core::edit::{Edits, Kept};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::trace::{PassDims, Probe, Run, Site, Sizes, Stage, Values};
 
 use super::Model;
+use super::edited::copy;
 
 /// The number of values recorded between two checks of the backend's [`llama_trace_core::stop::Stop`].
 const VALUES_AT_ONCE: usize = 1 << 20;
@@ -27,6 +29,8 @@ pub(super) struct Pending {
     queue: Vec<(Site, Range<usize>, Late)>,
     /// The number of values stored here.
     host_values: usize,
+    /// Inputs of operations that an edit switches off.
+    pub(super) kept: Kept,
 }
 
 /// Values that the probe receives later.
@@ -50,23 +54,25 @@ impl Pending {
 
 /// Offers the stages of one place in the forward pass to the probe.
 pub(super) struct Observer<'a> {
-    backend: &'a dyn Backend,
+    pub(super) backend: &'a dyn Backend,
     probe: &'a mut dyn Probe,
+    /// The edits of the run; `None` if there are none.
+    pub(super) edits: Option<&'a Edits>,
     pass: &'a Pass,
-    pending: &'a mut Pending,
-    sizes: Sizes,
+    pub(super) pending: &'a mut Pending,
+    pub(super) sizes: Sizes,
     layer: Option<usize>,
-    /// The parts of the buffers that belong to each sequence, in order; empty if there is no probe.
-    parts: Vec<Part>,
+    /// The parts of the buffers that belong to each sequence, in order; empty if there is no probe and no edit.
+    pub(super) parts: Vec<Part>,
 }
 
 /// The rows of one sequence.
 #[derive(Clone)]
-struct Part {
-    sequence: usize,
-    dims: PassDims,
+pub(super) struct Part {
+    pub(super) sequence: usize,
+    pub(super) dims: PassDims,
     /// The tokens of the sequence's span whose rows are in the buffers.
-    tokens: Range<usize>,
+    pub(super) tokens: Range<usize>,
     /// The buffer row of the first of these tokens.
     at: usize,
 }
@@ -82,8 +88,9 @@ impl<'a> Observer<'a> {
         spans: &[Span],
         rows: &PassRows,
     ) -> Self {
+        let edits = Some(&*model.edits).filter(|edits| !edits.is_empty());
         let mut parts = Vec::new();
-        if probe.enabled() {
+        if probe.enabled() || edits.is_some() {
             let mut at = 0;
             for (i, &Span { sequence, start, tokens }) in spans.iter().enumerate() {
                 let held = match rows {
@@ -97,7 +104,8 @@ impl<'a> Observer<'a> {
                 parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
             }
         }
-        Self { backend: &*model.backend, probe, pass, pending, sizes: model.sizes(), layer: None, parts }
+        let (backend, sizes) = (&*model.backend, model.sizes());
+        Self { backend, probe, edits, pass, pending, sizes, layer: None, parts }
     }
 
     /// The same observer inside a layer.
@@ -105,20 +113,23 @@ impl<'a> Observer<'a> {
         Self { layer: Some(layer), ..self }
     }
 
-    fn site(&self, part: &Part, stage: Stage) -> Site {
+    pub(super) fn site(&self, part: &Part, stage: Stage) -> Site {
         let Part { sequence, dims, .. } = *part;
         Site { run: Run::ITSELF, sequence, pass: dims.pass, layer: self.layer, stage }
     }
 
     /// The site of `stage`, if the probe wants it for `part`.
-    fn wanted(&self, part: &Part, stage: Stage) -> Option<Site> {
+    pub(super) fn wanted(&self, part: &Part, stage: Stage) -> Option<Site> {
         let site = self.site(part, stage);
         (stage.present(&self.sizes, part.dims) && self.probe.wants(site)).then_some(site)
     }
 
-    /// Whether the probe wants `stage` of span number `span`.
+    /// Whether the probe wants `stage` of span number `span`, or an edit changes it.
     pub(super) fn wants(&self, span: usize, stage: Stage) -> bool {
-        self.parts.get(span).is_some_and(|part| self.wanted(part, stage).is_some())
+        self.parts.get(span).is_some_and(|part| {
+            let edited = self.edits.is_some_and(|edits| edits.touches(self.site(part, stage)));
+            edited || self.wanted(part, stage).is_some()
+        })
     }
 
     /// Calls `show` with the part and the site of each sequence whose `stage` the probe wants.
@@ -136,8 +147,11 @@ impl<'a> Observer<'a> {
         Ok(())
     }
 
-    /// Offers `stage`; its values are at the beginning of `buffer`.
-    pub(super) fn stage(&mut self, stage: Stage, buffer: &Buffer) -> Result<()> {
+    /// Edits `stage` and offers it; its values are at the beginning of `buffer`.
+    pub(super) fn stage(&mut self, stage: Stage, buffer: &mut Buffer) -> Result<()> {
+        if self.edits.is_some() {
+            self.edit_buffer(stage, buffer)?;
+        }
         self.each(stage, |see, part, site| {
             let (backend, width) = (see.backend, see.values(stage, part.dims) / part.dims.tokens);
             let range = part.held().start * width..part.held().end * width;
@@ -149,14 +163,25 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// A callback for a fused operation. It offers each output as the stage with the same number.
-    pub(super) fn stages(&mut self, stages: &'static [Stage]) -> impl FnMut(usize, &Buffer) -> Result<()> {
+    /// A callback for a fused operation. It edits and offers each output as the stage with the same number.
+    pub(super) fn stages(
+        &mut self,
+        stages: &'static [Stage],
+    ) -> impl FnMut(usize, &mut Buffer) -> Result<()> {
         |i, buffer| self.stage(stages[i], buffer)
     }
 
-    /// Offers the current cache contents of span number `span`.
-    pub(super) fn cache(&mut self, span: usize, stage: Stage, cache: &Cache) -> Result<()> {
+    /// Edits and offers the current cache contents of span number `span`.
+    pub(super) fn cache(&mut self, span: usize, stage: Stage, cache: &mut Cache) -> Result<()> {
         let Some(part) = self.parts.get(span).cloned() else { return Ok(()) };
+        if self.edits.is_some_and(|edits| edits.touches(self.site(&part, stage))) {
+            let mut values = Vec::new();
+            let count = self.values(stage, part.dims);
+            self.backend.read_cache(cache, count, &mut |read| copy(read, &mut values))?;
+            if self.edit(&part, stage, &mut values)? {
+                self.backend.write_cache(&values, cache)?;
+            }
+        }
         let Some(site) = self.wanted(&part, stage) else { return Ok(()) };
         let (count, rows) = (self.values(stage, part.dims), self.sizes.rows(stage.axes(), part.dims));
         if self.fetch(site, &(0..rows), |backend, pass| backend.fetch_cache(cache, count, pass))? {
@@ -167,7 +192,7 @@ impl<'a> Observer<'a> {
     }
 
     /// The number of values of the whole `stage`.
-    fn values(&self, stage: Stage, dims: PassDims) -> usize {
+    pub(super) fn values(&self, stage: Stage, dims: PassDims) -> usize {
         self.sizes.shape(stage.axes(), dims).iter().product()
     }
 
@@ -237,7 +262,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Records `rows` of a site, after the pending values.
-    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
+    pub(super) fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
         if !self.pending.queue.is_empty() {
             if let Values::F32(few) = values
                 && self.pending.host_values + few.len() <= MOST_WAITING
@@ -325,7 +350,7 @@ impl<'a> Observer<'a> {
 
 impl Part {
     /// The buffer rows of this part.
-    fn held(&self) -> Range<usize> {
+    pub(super) fn held(&self) -> Range<usize> {
         self.at..self.at + self.tokens.len()
     }
 }
@@ -359,7 +384,7 @@ impl AttentionSink for Sink<'_, '_> {
 }
 
 /// The stage of a part of attention.
-fn stage(part: AttentionPart) -> Stage {
+pub(super) fn stage(part: AttentionPart) -> Stage {
     match part {
         AttentionPart::Keys => Stage::Keys,
         AttentionPart::Values => Stage::Values,

@@ -1,10 +1,7 @@
 //! The weights of a Llama. The comment of each field gives its shape.
 
-use std::ops::Range;
-
 use crate::backend::{Backend, Matrix, Vector};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::tensor::Tensor;
 use llama_trace_formats::checkpoint::names::LayerWeight as L;
 use llama_trace_formats::checkpoint::{Checkpoint, Weight};
 
@@ -62,19 +59,11 @@ impl Weights {
         let (q, kv) = (config.q_dim(), config.kv_dim());
         let matrix = |weight: Weight, outputs: usize, inputs: usize| {
             let tensor = checkpoint.tensor(weight, &[outputs, inputs])?;
-            let made = match &checkpoint.ablated_columns(weight)[..] {
-                [] => backend.matrix(tensor),
-                off => without(backend, tensor, off),
-            };
-            made.map_err(|error| unmade(error, weight))
+            backend.matrix(tensor).map_err(|error| unmade(error, weight))
         };
         let vector = |weight: Weight, length: usize| {
             let tensor = checkpoint.tensor(weight, &[length])?;
-            let less = match &checkpoint.ablated_columns(weight)[..] {
-                [] => None,
-                off => tensor.without_columns(off),
-            };
-            backend.vector(less.as_ref().unwrap_or(tensor)).map_err(|error| unmade(error, weight))
+            backend.vector(tensor).map_err(|error| unmade(error, weight))
         };
         let layer = |layer| {
             let linear = |w, b, has_bias: bool, outputs, inputs| {
@@ -112,26 +101,6 @@ impl Weights {
     pub fn head(&self) -> &Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
-}
-
-/// A copy of a matrix with zeros in the columns `off`.
-fn without(backend: &dyn Backend, tensor: &Tensor, off: &[Range<usize>]) -> Result<Matrix> {
-    if let Some(less) = tensor.without_columns(off) {
-        return backend.matrix(&less);
-    }
-    // A block may also hold values of other heads. In float32 each value is separate.
-    let (whole, mut values) = (backend.matrix(tensor)?, Vec::with_capacity(tensor.count()));
-    let [outputs, inputs] = *tensor.shape() else { unreachable!("a matrix has two sizes") };
-    backend.read_rows(&whole, 0..outputs, &mut |rows| {
-        values.extend_from_slice(rows);
-        Ok(())
-    })?;
-    drop(whole);
-    for row in values.chunks_exact_mut(inputs) {
-        off.iter().for_each(|off| row[off.clone()].fill(0.0));
-    }
-    let floats = Tensor::floats(vec![outputs, inputs], &values);
-    backend.matrix(&floats.unwrap_or_else(|| unreachable!("all values of the matrix were read")))
 }
 
 /// Adds the weight's name to an error, unless the error is a request to stop.

@@ -10,7 +10,6 @@ pub mod names;
 
 pub mod gguf;
 
-mod ablated;
 mod builtin;
 mod class;
 mod contents;
@@ -31,7 +30,6 @@ mod unread;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::files::gguf::is_gguf;
@@ -40,7 +38,6 @@ use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::{Dtype, Dtypes, Tensor};
 
-pub use ablated::Ablated;
 pub use builtin::BuiltIn;
 pub use class::Class;
 pub use names::{LayerWeight, Naming, Weight};
@@ -231,21 +228,6 @@ impl Checkpoint {
         let read = [Weight::Embedding].into_iter().chain(layers).chain([Weight::FinalNorm, Weight::Head]);
         read.filter(|weight| weight.is_in(&self.config))
             .try_for_each(|weight| self.tensor(weight, &weight.shape(&self.config)).map(drop))
-    }
-
-    /// Switches off exactly the `parts` of the model.
-    ///
-    /// # Errors
-    /// Returns [`Error::Usage`] if the model has no such part.
-    pub fn ablate(&mut self, parts: &[Ablated]) -> Result<()> {
-        parts.iter().try_for_each(|part| part.check(&self.config))?;
-        self.notes.ablated = parts.to_vec();
-        Ok(())
-    }
-
-    /// The input columns of `weight` that are 0 because parts of the model are switched off.
-    pub fn ablated_columns(&self, weight: Weight) -> Vec<Range<usize>> {
-        self.notes.ablated.iter().filter_map(|part| part.columns(weight, &self.config)).collect()
     }
 
     /// Returns whether the checkpoint has its own tensor for `weight`; for a tied head it has none.

@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value};
 
-use super::ablated::Ablated;
 use super::class::Class;
 use super::fields::{self, Null, Rule, Source};
 use crate::files::{brief, printable};
@@ -27,16 +26,12 @@ pub struct Notes {
     pub rounded: Vec<String>,
     /// The model's class in config.json, if it is not a language model.
     pub class: Option<Class>,
-    /// Parts that are switched off at the user's request.
-    pub ablated: Vec<Ablated>,
 }
 
 impl Notes {
     /// One line for each kind of note, for standard error and for `info`.
     pub fn lines(&self) -> Vec<String> {
-        let off = self.ablated.iter().map(Ablated::to_string).collect();
         let kinds = [
-            (&off, "switched off by --without"),
             (&self.ignored, "configuration ignored by --ignore-config"),
             (&self.unknown, "configuration that nothing reads"),
             (&self.unread, "tensors that nothing reads"),

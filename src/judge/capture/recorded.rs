@@ -66,7 +66,8 @@ impl RecordedFolder {
                 };
                 let precision = first.precision.unwrap_or(Precision::F32);
                 let (name, backend) = (first.name.clone(), "captured".to_owned());
-                ModelCard { name, ignored: Vec::new(), without: Vec::new(), config, precision, backend }
+                let (without, edits) = (Vec::new(), Vec::new());
+                ModelCard { name, ignored: Vec::new(), without, edits, config, precision, backend }
             }
         };
         card.check()

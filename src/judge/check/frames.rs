@@ -146,7 +146,9 @@ impl FrameChecker<'_, '_> {
     /// Derives the derivable stages, and compares them with those of the pass.
     fn derive(&mut self, sites: &[Site]) -> Result<()> {
         let backend = &*self.runs.model.backend;
-        for &site in sites.iter().filter(|site| is_derived(backend, site.stage)) {
+        for &site in sites.iter().filter(|site| {
+            is_derived(backend, site.stage) && !self.runs.model.edits.changes_stage(site.stage)
+        }) {
             let frames = &self.frames;
             let mut input = |site: Site| {
                 let missing = || Error::usage(format!("{site} was not recorded"));

@@ -322,7 +322,7 @@ fn activations(rules: &Rules, site: Site, frames: &Frames) -> Option<Arc<Frame>>
 /// A buffer with these values.
 fn written(backend: &dyn Backend, x: &[f32]) -> Result<Buffer> {
     let mut buffer = backend.buffer(x.len())?;
-    backend.write(x, &mut buffer)?;
+    backend.write(x, 0, &mut buffer)?;
     Ok(buffer)
 }
 

@@ -331,7 +331,8 @@ impl<'m> Worker<'m> {
     /// they depend on the previous layer.
     fn is_cheap(&self, stage: Stage) -> bool {
         let backend = &*self.session.model.backend;
-        is_derived(backend, stage) && !reaches_back(stage)
+        let edited = self.session.model.edits.changes_stage(stage);
+        is_derived(backend, stage) && !reaches_back(stage) && !edited
     }
 
     /// Runs the part of the pass that contains `site`, and keeps the frames of `chosen`. Returns the frame of `site`.

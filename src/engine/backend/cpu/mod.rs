@@ -10,6 +10,7 @@ mod attention;
 #[cfg_attr(not(feature = "native"), path = "asleep.rs")]
 mod awake;
 mod cache;
+pub mod edited;
 mod input;
 mod kernel;
 mod limits;
@@ -245,8 +246,13 @@ impl Backend for Cpu {
         see(&floats(buffer)[range])
     }
 
-    fn write(&self, values: &[f32], buffer: &mut Buffer) -> Result<()> {
-        floats_mut(buffer)[..values.len()].copy_from_slice(values);
+    fn write(&self, values: &[f32], at: usize, buffer: &mut Buffer) -> Result<()> {
+        floats_mut(buffer)[at..at + values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    fn write_cache(&self, values: &[f32], cache: &mut backend::Cache) -> Result<()> {
+        cache.downcast_mut::<Cache>().write(0, values);
         Ok(())
     }
 

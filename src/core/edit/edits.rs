@@ -1,0 +1,512 @@
+//! A list of edits with the values that they read, and its application to the values of a stage.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ndarray::ArrayD;
+
+use super::{Edit, Operand, Operator, Origin, Part, Source};
+use crate::error::{Error, Result};
+use crate::ops::round;
+use crate::trace::stage::{Input, Rounded};
+use crate::trace::{
+    Address, Axis, Frame, FrameData, ModelCard, PassDims, Run, Site, Sizes, Stage, Step, Subject,
+};
+
+/// The values that edits read and a run does not compute itself.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// Stages of other runs.
+    pub frames: HashMap<(Origin, Site), Arc<Frame>>,
+    /// Arrays by their files.
+    pub arrays: HashMap<PathBuf, ArrayD<f32>>,
+    /// Means over the tokens of the prompts in a file: the values of one token.
+    pub means: HashMap<(PathBuf, Option<usize>, Stage), Vec<f32>>,
+}
+
+/// Something that must be in [`Given`] before the edits run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Needed {
+    /// A stage of another run.
+    Frame(Origin, Site),
+    /// An array.
+    Array(PathBuf),
+    /// A mean over prompts.
+    Mean(PathBuf, Option<usize>, Stage),
+}
+
+/// Inputs of operations that are switched off later in the pass, by sequence. See [`Operand::Input`].
+#[derive(Debug, Default)]
+pub struct Kept(HashMap<(usize, Option<Stage>), Vec<f32>>);
+
+impl Kept {
+    /// Keeps the values of `stage`, or of the input of the layer or of the head.
+    pub fn keep(&mut self, sequence: usize, stage: Option<Stage>, values: &[f32]) {
+        let kept = self.0.entry((sequence, stage)).or_default();
+        kept.clear();
+        kept.extend_from_slice(values);
+    }
+}
+
+/// The cells of one stage that one edit wrote.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changed {
+    /// Cells that were written.
+    pub cells: usize,
+    /// Cells whose value changed.
+    pub changed: usize,
+    /// The first cell that changed, or else the first cell, with the value before and after.
+    pub first: (Address, f32, f32),
+}
+
+/// A list of edits.
+#[derive(Debug, Default)]
+pub struct Edits {
+    list: Vec<Edit>,
+    given: Given,
+    /// For each edit, the changes by site. A site that runs again is counted once.
+    changed: Mutex<Vec<BTreeMap<(usize, Site), Changed>>>,
+}
+
+impl Edits {
+    /// Creates a list that reads no other run or file, or from which [`Edits::needs`] is still to be read.
+    pub fn new(list: Vec<Edit>) -> Self {
+        Self { list, ..Self::default() }
+    }
+
+    /// The same list, with everything that it reads.
+    #[must_use]
+    pub fn with(self, given: Given) -> Self {
+        Self { given, ..self }
+    }
+
+    /// The edits.
+    pub fn list(&self) -> &[Edit] {
+        &self.list
+    }
+
+    /// Whether there are no edits.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Checks that a run of the model `card` with `passes` has all cells. `passes` holds the sequence and the sizes of
+    /// each pass. If it is empty, only the layers and the sizes of the model are checked.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the first cell that does not exist.
+    pub fn check(&self, card: &ModelCard, passes: &[(usize, PassDims)]) -> Result<()> {
+        for edit in &self.list {
+            for part in &edit.parts {
+                // In a run without a mask, there is nothing to switch off.
+                let skips = part.operand == Operand::Input && part.place.stage == Stage::MaskedScores;
+                if skips
+                    && !passes.is_empty()
+                    && passes.iter().all(|&(_, dims)| !part.place.stage.present(&card.sizes(), dims))
+                {
+                    continue;
+                }
+                part.place.check(card, passes).map_err(|error| error.at(format!("--edit \"{edit}\"")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the edits read from other runs and files, in a run with `passes`. A source without a pass number is read in
+    /// the passes below `most` only.
+    pub fn needs(&self, sizes: &Sizes, passes: &[(usize, PassDims)], most: usize) -> Vec<Needed> {
+        let mut needed = Vec::new();
+        for part in self.parts() {
+            let layers = match part.place.stage.in_layer() {
+                true => part.place.layers.below(sizes.layers).into_iter().map(Some).collect(),
+                false => vec![None],
+            };
+            for &(sequence, dims) in passes {
+                for &layer in &layers {
+                    let site = Site { sequence, ..site_of(dims.pass, layer, part.place.stage) };
+                    if !part.place.has(site) || !part.place.stage.present(sizes, dims) {
+                        continue;
+                    }
+                    match &part.operand {
+                        Operand::Array(file) => needed.push(Needed::Array(file.clone())),
+                        Operand::MeanOver(file) => {
+                            needed.push(Needed::Mean(file.clone(), layer, part.place.stage));
+                        }
+                        Operand::Cells { first, second, .. } => {
+                            for source in std::iter::once(first).chain(second.as_ref().map(|(_, it)| it)) {
+                                let from = source.site(site);
+                                if source.address.pass.is_some() || from.pass < most {
+                                    needed.push(Needed::Frame(source.run.clone(), from));
+                                }
+                            }
+                        }
+                        Operand::Number(_) | Operand::Input | Operand::Mean => {}
+                    }
+                }
+            }
+        }
+        let mut all = Vec::new();
+        for one in needed {
+            if !all.contains(&one) {
+                all.push(one);
+            }
+        }
+        all
+    }
+
+    /// Whether an edit changes `stage` anywhere. Such a stage is not derived from others.
+    pub fn changes_stage(&self, stage: Stage) -> bool {
+        self.parts().any(|part| part.place.stage == stage)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.list.iter().flat_map(|edit| &edit.parts)
+    }
+
+    /// Whether an edit may change values of `site`.
+    pub fn touches(&self, site: Site) -> bool {
+        self.parts().any(|part| part.place.has(site))
+    }
+
+    /// Whether the input of an operation that is switched off must be kept: the values of `site`, or, if `input` is
+    /// true, of the input of the layer or of the head at `site`.
+    pub fn keeps(&self, sizes: &Sizes, dims: PassDims, site: Site, input: bool) -> bool {
+        self.parts().any(|part| {
+            part.operand == Operand::Input
+                && part.place.has(Site { stage: part.place.stage, ..site })
+                && part.place.stage.in_layer() == site.layer.is_some()
+                && skipped_to(part.place.stage, sizes, dims) == if input { None } else { Some(site.stage) }
+        })
+    }
+
+    /// Applies all edits of `site` to `values`, the rows of the tokens `held` of pass `dims`. For a stage without a
+    /// token axis, `values` is the whole stage. Returns whether an edit wrote to a cell.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a source does not have a cell that an edit reads.
+    pub fn apply(
+        &self,
+        card: (&Sizes, crate::config::Precision),
+        kept: &Kept,
+        site: Site,
+        dims: PassDims,
+        held: &Range<usize>,
+        values: &mut [f32],
+    ) -> Result<bool> {
+        let mut wrote = false;
+        for (number, edit) in self.list.iter().enumerate() {
+            for (at, part) in edit.parts.iter().enumerate().filter(|(_, part)| part.place.has(site)) {
+                let stage = Seen { sizes: card.0, site, dims, held };
+                let changed = self.change(part, &stage, card.1, kept, values);
+                let changed = changed.map_err(|error| error.at(format!("--edit \"{edit}\"")))?;
+                if let Some(changed) = changed {
+                    wrote = true;
+                    self.note(number, at, site, held, changed);
+                }
+            }
+        }
+        Ok(wrote)
+    }
+
+    /// Applies one part. Returns `None` if it has no cells here.
+    fn change(
+        &self,
+        part: &Part,
+        stage: &Seen<'_>,
+        precision: crate::config::Precision,
+        kept: &Kept,
+        values: &mut [f32],
+    ) -> Result<Option<Changed>> {
+        let Seen { sizes, site, dims, held } = *stage;
+        let axes = site.stage.axes();
+        let mut selected = part.place.cells(sizes, dims);
+        let shape: Vec<usize> = axes.iter().map(|&axis| stage.length(axis)).collect();
+        let token = axes.iter().position(|&axis| axis == Axis::Token);
+        if let Some(token) = token {
+            selected[token].retain(|t| held.contains(t));
+        }
+        let count: usize = selected.iter().map(Vec::len).product();
+        if count == 0 {
+            return Ok(None);
+        }
+        let Some(operand) = self.operand(part, stage, kept, &selected, values)? else { return Ok(None) };
+        let rounded = site.stage.info().rounded != Rounded::Never;
+        let (mut changed, mut first): (usize, Option<(Vec<usize>, f32, f32)>) = (0, None);
+        let mut index = vec![0; axes.len()];
+        for cell in 0..count {
+            let mut rest = cell;
+            for (at, numbers) in selected.iter().enumerate().rev() {
+                index[at] = numbers[rest % numbers.len()];
+                rest /= numbers.len();
+            }
+            let at = shape.iter().zip(&index).enumerate().fold(0, |at, (axis, (length, index))| {
+                at * length + if Some(axis) == token { index - held.start } else { *index }
+            });
+            let other = operand.of(cell, at, &index)?;
+            let before = values[at];
+            let after = match part.operator {
+                Operator::Set => other,
+                Operator::Multiply => before * other,
+                Operator::Add => before + other,
+            };
+            let after = if rounded { round::value(precision, after) } else { after };
+            values[at] = after;
+            let differs = before.to_bits() != after.to_bits();
+            if differs && changed == 0 || first.is_none() {
+                first = Some((index.clone(), before, after));
+            }
+            changed += usize::from(differs);
+        }
+        Ok(first.map(|(index, before, after)| Changed {
+            cells: count,
+            changed,
+            first: (Address::of(site, Step::Stage(site.stage), &index), before, after),
+        }))
+    }
+
+    /// The operand of a part. `None` if the part does not apply in this pass, because the source has no such pass.
+    fn operand<'a>(
+        &'a self,
+        part: &'a Part,
+        stage: &'a Seen<'_>,
+        kept: &'a Kept,
+        selected: &[Vec<usize>],
+        values: &[f32],
+    ) -> Result<Option<Resolved<'a>>> {
+        let Seen { sizes, site, dims, .. } = *stage;
+        let missing = |what: String| Error::usage(what).next("name cells that the other run has");
+        Ok(Some(match &part.operand {
+            Operand::Number(number) => Resolved::Number(*number),
+            Operand::Input => {
+                let input = skipped_to(site.stage, sizes, dims);
+                match kept.0.get(&(site.sequence, input)).filter(|kept| kept.len() == values.len()) {
+                    Some(kept) => Resolved::Same(kept),
+                    None => return Err(missing(format!("the input of {site} is not known"))),
+                }
+            }
+            Operand::Mean => Resolved::OfTokens(stage.means(values)),
+            Operand::MeanOver(file) => {
+                let means = self.given.means.get(&(file.clone(), site.layer, site.stage));
+                let Some(means) = means else {
+                    return Err(missing(format!("{} was not read", file.display())));
+                };
+                Resolved::OfToken(means, stage)
+            }
+            Operand::Array(file) => {
+                let Some(array) = self.given.arrays.get(file) else {
+                    return Err(missing(format!("{} was not read", file.display())));
+                };
+                Resolved::array(array, selected).map_err(|error| error.in_file(file))?
+            }
+            Operand::Cells { factor, first, second } => {
+                let find = |source: &'a Source| -> Result<Option<Cells<'a>>> {
+                    let from = source.site(site);
+                    match self.given.frames.get(&(source.run.clone(), from)) {
+                        Some(frame) => Cells::new(source, frame, site.stage).map(Some),
+                        None if source.address.pass.is_none() => Ok(None),
+                        None => Err(missing(format!("the other run has no {from}"))),
+                    }
+                };
+                let Some(first) = find(first)? else { return Ok(None) };
+                let second = match second {
+                    Some((sign, source)) => match find(source)? {
+                        Some(cells) => Some((*sign, cells)),
+                        None => return Ok(None),
+                    },
+                    None => None,
+                };
+                Resolved::Cells(*factor, first, second)
+            }
+        }))
+    }
+
+    fn note(&self, edit: usize, part: usize, site: Site, held: &Range<usize>, changed: Changed) {
+        let mut all = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        all.resize_with(self.list.len(), BTreeMap::new);
+        let part = part << usize::BITS / 2 | held.start;
+        all[edit].insert((part, site), changed);
+    }
+
+    /// What each edit changed so far, all stages together. `None` for an edit that found no cell.
+    pub fn changes(&self) -> Vec<Option<Changed>> {
+        let all = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = |changes: &BTreeMap<_, Changed>| {
+            let mut changes = changes.values();
+            let mut sum = changes.next()?.clone();
+            for one in changes {
+                if sum.changed == 0 && one.changed > 0 {
+                    sum.first = one.first.clone();
+                }
+                sum.cells += one.cells;
+                sum.changed += one.changed;
+            }
+            Some(sum)
+        };
+        (0..self.list.len()).map(|edit| all.get(edit).and_then(sum)).collect()
+    }
+}
+
+/// The stage that replaces the output of a switched-off operation: its input. `None` for the input of the layer or of
+/// the head.
+fn skipped_to(stage: Stage, sizes: &Sizes, dims: PassDims) -> Option<Stage> {
+    match stage.inputs(sizes, dims).first() {
+        Some(Input::Stage(input)) if stage != Stage::FfnResidual => Some(*input),
+        _ => None,
+    }
+}
+
+fn site_of(pass: usize, layer: Option<usize>, stage: Stage) -> Site {
+    Site { layer, ..Site::once(pass, stage) }
+}
+
+impl Source {
+    /// The site that the edit of `site` reads.
+    fn site(&self, site: Site) -> Site {
+        let stage = match self.address.subject {
+            Some(Subject::Step(step)) => step.stage(),
+            _ => site.stage,
+        };
+        let layer = self.address.layer.or(site.layer).filter(|_| stage.in_layer());
+        let sequence = match self.run {
+            Origin::Plain => self.address.sequence.unwrap_or(site.sequence),
+            Origin::Prompt(_) | Origin::Trace(_) => self.address.sequence.unwrap_or(0),
+        };
+        let pass = self.address.pass.unwrap_or(site.pass);
+        Site { run: Run::ITSELF, sequence, pass, layer, stage }
+    }
+}
+
+/// The values of a stage that an edit sees.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    sizes: &'a Sizes,
+    site: Site,
+    dims: PassDims,
+    held: &'a Range<usize>,
+}
+
+impl Seen<'_> {
+    /// The length of an axis of the values.
+    fn length(&self, axis: Axis) -> usize {
+        match axis {
+            Axis::Token => self.held.len(),
+            axis => self.sizes.axis(axis, self.dims),
+        }
+    }
+
+    /// For each cell, the mean of the stage over the tokens, at the cell's other indices.
+    fn means(&self, values: &[f32]) -> Vec<f32> {
+        let axes = self.site.stage.axes();
+        let Some(token) = axes.iter().position(|&axis| axis == Axis::Token) else { return values.to_vec() };
+        let tokens = self.held.len();
+        let inner: usize = axes[token + 1..].iter().map(|&axis| self.length(axis)).product();
+        let mut means = vec![0.0; values.len()];
+        for (from, to) in values.chunks_exact(tokens * inner).zip(means.chunks_exact_mut(tokens * inner)) {
+            for i in 0..inner {
+                let sum: f64 = (0..tokens).map(|t| f64::from(from[t * inner + i])).sum();
+                let mean = (sum / tokens as f64) as f32;
+                (0..tokens).for_each(|t| to[t * inner + i] = mean);
+            }
+        }
+        means
+    }
+}
+
+/// An operand whose values are known.
+enum Resolved<'a> {
+    Number(f32),
+    /// A value for each cell of the stage.
+    Same(&'a [f32]),
+    OfTokens(Vec<f32>),
+    /// A value for each cell of a token.
+    OfToken(&'a [f32], &'a Seen<'a>),
+    /// The values of an array, and the number of values after which they repeat.
+    Array(Vec<f32>),
+    Cells(f32, Cells<'a>, Option<(f32, Cells<'a>)>),
+}
+
+impl Resolved<'_> {
+    /// The values of `array` for the selected cells. Its shape is that of the cells, or its values are those of the last
+    /// axis, or it has one value.
+    fn array(array: &ArrayD<f32>, selected: &[Vec<usize>]) -> Result<Self> {
+        let cells: Vec<usize> = selected.iter().map(Vec::len).collect();
+        let long = |shape: &[usize]| shape.iter().copied().filter(|&length| length != 1).collect::<Vec<_>>();
+        let fits = long(array.shape()) == long(&cells)
+            || array.len() == 1
+            || array.ndim() == 1 && cells.last() == Some(&array.len());
+        if !fits {
+            return Err(Error::usage("the array does not have the shape of the edited cells")
+                .expected(format!("the shape {cells:?}, or the values of its last axis"))
+                .found(format!("{:?}", array.shape()))
+                .next("give an array of this shape, or name other cells"));
+        }
+        Ok(Self::Array(array.iter().copied().collect()))
+    }
+
+    /// The operand for cell number `cell` of the edit, which is value `at` of the stage and has this index.
+    fn of(&self, cell: usize, at: usize, index: &[usize]) -> Result<f32> {
+        Ok(match self {
+            Self::Number(number) => *number,
+            Self::Same(values) => values[at],
+            Self::OfTokens(values) => values[at],
+            Self::OfToken(values, stage) => {
+                let axes = stage.site.stage.axes();
+                let of_token = axes.iter().zip(index).filter(|(axis, _)| **axis != Axis::Token);
+                values[of_token.fold(0, |at, (&axis, index)| at * stage.length(axis) + index)]
+            }
+            Self::Array(values) => values[cell % values.len()],
+            Self::Cells(factor, first, second) => {
+                let sum = match second {
+                    Some((sign, second)) => first.of(index)? + sign * second.of(index)?,
+                    None => first.of(index)?,
+                };
+                factor * sum
+            }
+        })
+    }
+}
+
+/// The cells of a source.
+struct Cells<'a> {
+    frame: &'a Frame,
+    array: &'a ArrayD<f32>,
+    /// For each axis of the source, its index or the axis of the edited stage that has the index.
+    axes: Vec<std::result::Result<usize, usize>>,
+}
+
+impl<'a> Cells<'a> {
+    fn new(source: &Source, frame: &'a Frame, edited: Stage) -> Result<Self> {
+        let FrameData::F32(array) = &frame.data else {
+            return Err(Error::usage(format!("{} holds integers", frame.site)));
+        };
+        let axis = |axis: &Axis| {
+            let fits = |letter: char| letter == axis.index() || letter == 'q' && *axis == Axis::Token;
+            match source.address.index.iter().find(|(letter, _)| fits(*letter)) {
+                Some(&(_, index)) => Ok(Ok(index)),
+                None => (edited.axes().iter().position(|other| other == axis))
+                    .map(Err)
+                    .ok_or_else(|| Error::usage(format!("{} needs an index {}", frame.site, axis.index()))),
+            }
+        };
+        let axes = frame.axes.iter().map(axis).collect::<Result<_>>()?;
+        Ok(Self { frame, array, axes })
+    }
+
+    /// The value that the cell with this index reads.
+    fn of(&self, index: &[usize]) -> Result<f32> {
+        let at: Vec<usize> = (self.axes.iter())
+            .map(|axis| match *axis {
+                Ok(index) => index,
+                Err(axis) => index[axis],
+            })
+            .collect();
+        self.array.get(&at[..]).copied().ok_or_else(|| {
+            let address = Address::of(self.frame.site, Step::Stage(self.frame.site.stage), &at);
+            Error::usage(format!("the other run has no {address}"))
+                .expected(format!("an index within {:?}", self.array.shape()))
+                .next("tokens are aligned by their index from the start; name t in the source, or fewer cells in the place")
+        })
+    }
+}
