@@ -58,6 +58,7 @@ pub const MANUAL: Chapters = chapters! {
     "explain",
     "branches",
     "ablation",
+    "edits",
     "teaching",
     "pictures",
     "export",

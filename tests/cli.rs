@@ -14,6 +14,8 @@ mod common;
 mod device;
 #[path = "cli/diff.rs"]
 mod diff;
+#[path = "cli/edits.rs"]
+mod edits;
 #[path = "cli/explain.rs"]
 mod explain;
 #[path = "cli/export.rs"]

@@ -2,8 +2,6 @@
 //! itself, and a recorded run with an unrecorded run.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "replay/ablated.rs"]
-mod ablated;
 #[path = "replay/batch.rs"]
 mod batch;
 #[path = "replay/bits.rs"]
@@ -17,6 +15,8 @@ mod check;
 mod common;
 #[path = "replay/diff.rs"]
 mod diff;
+#[path = "replay/edited.rs"]
+mod edited;
 #[path = "replay/explain.rs"]
 mod explain;
 #[path = "replay/export.rs"]

@@ -25,8 +25,6 @@ use llama_trace_formats::tokenizer::{self, Tokenizer};
 /// The parts that a run starts from.
 pub(super) struct Run {
     pub(super) model: Model,
-    /// The device of the model, never `auto`.
-    pub(super) device: DeviceName,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     pub(super) eos: Vec<u32>,
     /// The sampler of the first prompt. Each later prompt has the next stream of random numbers.
@@ -49,10 +47,10 @@ impl Run {
         let context = context(args.context, config)?;
         let prompts = prompt::read(args, || opened.reads(), config.context)?;
         opened.say_unread();
-        let (model, device) = opened.model?;
+        let (model, _) = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
         let (eos, tokenizer) = (opened.checkpoint.eos, opened.tokenizer);
-        Ok(Self { model, device, tokenizer, eos, sampler, prompts, context, chunk: None })
+        Ok(Self { model, tokenizer, eos, sampler, prompts, context, chunk: None })
     }
 
     /// The same run with the edits of the options. Up to `draws` tokens follow each prompt.

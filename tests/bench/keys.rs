@@ -69,6 +69,7 @@ fn record(path: &std::path::Path) {
         name: "8b".into(),
         ignored: vec![],
         without: vec![],
+        edits: vec![],
         config: config(),
         precision: Precision::F32,
         backend: "cpu".into(),

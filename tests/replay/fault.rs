@@ -221,8 +221,12 @@ impl Backend for Other {
         self.cpu.read_vector(vector, see)
     }
 
-    fn write(&self, values: &[f32], buffer: &mut Buffer) -> Result<()> {
-        self.cpu.write(values, buffer)
+    fn write(&self, values: &[f32], at: usize, buffer: &mut Buffer) -> Result<()> {
+        self.cpu.write(values, at, buffer)
+    }
+
+    fn write_cache(&self, values: &[f32], cache: &mut Cache) -> Result<()> {
+        self.cpu.write_cache(values, cache)
     }
 
     fn new_pass(&self) -> Result<backend::Pass> {

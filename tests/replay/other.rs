@@ -71,7 +71,7 @@ fn compare_fused(what: &str, backend: impl Backend + 'static) {
     let noise = |count: usize, seed: usize| {
         let values: Vec<f32> = (0..count).map(|i| ((i * 7919 + seed) % 1013) as f32 / 500.0 - 1.0).collect();
         let mut buffer = backend.buffer(count).unwrap();
-        backend.write(&values, &mut buffer).unwrap();
+        backend.write(&values, 0, &mut buffer).unwrap();
         buffer
     };
     let bits = |buffer: &Buffer, count: usize| {

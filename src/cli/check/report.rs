@@ -55,6 +55,8 @@ fn what(name: &str) -> String {
         "float64" => "each stage = float64".into(),
         "float32" => "each stage = cpu float32".into(),
         "batch" => "batch = alone".into(),
+        "edit:same" => "edit with its own values".into(),
+        "edit:before" => "before the edit = plain".into(),
         "tokenizer" => "ids → text → ids".into(),
         other => format!("{} = plain", other.replace(':', " ")),
     }

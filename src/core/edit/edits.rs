@@ -156,9 +156,9 @@ impl Edits {
         all
     }
 
-    /// Whether an edit changes `stage` anywhere. Such a stage is not derived from others.
-    pub fn changes_stage(&self, stage: Stage) -> bool {
-        self.parts().any(|part| part.place.stage == stage)
+    /// Whether `stage` must not be derived from other stages. See [`Part::stops_derivation`].
+    pub fn stop_derivation(&self, stage: Stage) -> bool {
+        self.parts().any(|part| part.stops_derivation(stage))
     }
 
     fn parts(&self) -> impl Iterator<Item = &Part> {

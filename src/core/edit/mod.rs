@@ -93,6 +93,19 @@ pub enum Origin {
     Trace(PathBuf),
 }
 
+impl Part {
+    /// Whether `stage` must not be derived from other stages, in a run with this change: the change writes it, or lets it
+    /// read keys that the mask hides.
+    pub fn stops_derivation(&self, stage: Stage) -> bool {
+        let also: &[Stage] = match self.place.stage {
+            Stage::MaskedScores => &[Stage::Softmax, Stage::AttnHeads],
+            Stage::Softmax => &[Stage::AttnHeads],
+            _ => &[],
+        };
+        self.place.stage == stage || also.contains(&stage)
+    }
+}
+
 impl Edit {
     /// Parses an edit. See the module for the parts.
     ///

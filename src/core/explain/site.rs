@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::Frequency;
 use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::{CacheDtype, Pairing, Precision};
+use crate::edit::Part;
 use crate::ops::attention::{kv_head, visible};
 use crate::trace::block::index_of;
 use crate::trace::stage::{Op, Rounded, StageInfo, Unit};
@@ -104,6 +105,17 @@ impl Rules {
             StageInfo { op: Op::TopKTopP, .. } => inputs.chain([site.other(Stage::Logits)]).collect(),
             _ => inputs.collect(),
         }
+    }
+
+    /// The edits of the run that wrote value `at` of `site`.
+    pub(super) fn edits_of(&self, site: Site, dims: PassDims, at: usize) -> Vec<String> {
+        let index = index_of(&self.sizes.shape(site.stage.axes(), dims), at);
+        let wrote = |part: &Part| {
+            let cells = part.place.cells(&self.sizes, dims);
+            part.place.has(site) && cells.iter().zip(&index).all(|(selected, index)| selected.contains(index))
+        };
+        let edits = self.card.edits().unwrap_or_default().into_iter();
+        edits.filter(|edit| edit.parts.iter().any(wrote)).map(|edit| edit.text).collect()
     }
 
     /// The complete address of a cell.

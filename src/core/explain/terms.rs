@@ -94,8 +94,12 @@ pub fn explain(
         (Ok(value), _) | (Err(_), Some(value)) => f64::from(value),
         (Err(error), None) => return Err(error),
     };
-    let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } =
+    let Folded { result, is_sum, own, is_largest, mut terms, mut notes, splits, figure, small } =
         explainer.folded;
+    let edits = rules.edits_of(site, dims, at).into_iter();
+    notes.extend(
+        edits.map(|edit| format!("edited: `{edit}` wrote this value; the formula gives the value before it")),
+    );
     // Operands of a rule that is not a sum stay in the order of their use.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));

@@ -53,10 +53,10 @@ impl ModelCard {
         without.chain(edits).map(read).collect()
     }
 
-    /// Whether an edit changes `stage` somewhere. Such a stage is not derived from others.
-    pub fn is_edited(&self, stage: Stage) -> bool {
+    /// Whether an edit stops the derivation of `stage` from other stages.
+    pub fn stops_derivation(&self, stage: Stage) -> bool {
         let edits = self.edits().unwrap_or_default();
-        edits.iter().flat_map(|edit| &edit.parts).any(|part| part.place.stage == stage)
+        edits.iter().flat_map(|edit| &edit.parts).any(|part| part.stops_derivation(stage))
     }
 
     /// Deviations from the original model: ignored settings, switched-off parts and edits.

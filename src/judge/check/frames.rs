@@ -147,7 +147,7 @@ impl FrameChecker<'_, '_> {
     fn derive(&mut self, sites: &[Site]) -> Result<()> {
         let backend = &*self.runs.model.backend;
         for &site in sites.iter().filter(|site| {
-            is_derived(backend, site.stage) && !self.runs.model.edits.changes_stage(site.stage)
+            is_derived(backend, site.stage) && !self.runs.model.edits.stop_derivation(site.stage)
         }) {
             let frames = &self.frames;
             let mut input = |site: Site| {

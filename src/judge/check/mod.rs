@@ -10,6 +10,8 @@
 //! | `float64` | each stage, and its rule ([`llama_trace_core::explain`]) in float64 on the inputs of the run | [`Judge`] |
 //! | `float32` | on a device other than the processor: each stage, and the processor's in float32 for the same ids | relative L2: 10⁻⁵ in float32, ¼ in bfloat16, ½ in int8 |
 //! | `batch` | every stage of three sequences in one pass, and of each sequence alone | to the bit |
+//! | `edit:same` | for each edit: the run, and the run in which the edit's place gets the values that it has | to the bit; on a device, the logits within [`REORDER_TOLERANCE`](llama_trace_engine::backend::REORDER_TOLERANCE) if a stage is inside a fused operation |
+//! | `edit:before` | everything before the first edited place in the run with all edits, and in the run without | to the bit |
 //! | `tokenizer` | the prompt's ids, and the ids after decoding them to text and encoding this text | the same ids |
 //!
 //! There is no second forward pass. A stage is recomputed from the earlier stages of the recorded run, and its frames
@@ -18,6 +20,7 @@
 mod batch_invariance;
 mod cells;
 mod distance;
+mod edits;
 mod float32;
 mod frames;
 mod kernels;
@@ -31,6 +34,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::ThreadPoolBuilder;
 
+use llama_trace_core::edit::Edits;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Address, NoProbe, PassDims, Probe, Site, Sizes, Stage, Step};
 use llama_trace_engine::backend::free_host_memory;
@@ -138,7 +142,7 @@ pub fn layers(layers: usize) -> usize {
 /// The sampler settings of the runs; temperature, top-k and top-p all have an effect.
 const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1 };
 
-/// Checks `model`. A model on another device than the processor is also compared with `processor`, the same model on
+/// Checks `model` without its edits, and then the edits. A model on another device than the processor is also compared with `processor`, the same model on
 /// the processor in float32.
 ///
 /// # Errors
@@ -151,6 +155,8 @@ pub fn run(
     progress: Progress<'_>,
 ) -> Result<Report> {
     room(model, plan.ids.len())?;
+    let edited = model;
+    let model = &model.with_edits(Edits::default());
     let run = Runs { model, ids: &plan.ids, done: AtomicUsize::new(0), progress };
     let plain = run.plain()?;
     let found = frames::record(&run, &plan.sample)?;
@@ -159,11 +165,14 @@ pub fn run(
     let float32 = processor.map(|processor| float32::check(&run, processor)).transpose()?;
     let batch = batch_invariance::check(&run)?;
     let tokenizer = tokens::check(plan, model)?;
+    let edits = edits::check(&run, edited, &found.hashes, &plain)?;
     let mut checks = vec![recorded, found.derived, threads];
     checks.extend(found.kernels);
     checks.push(found.float64);
     checks.extend(float32);
-    checks.extend([batch, tokenizer]);
+    checks.push(batch);
+    checks.extend(edits);
+    checks.push(tokenizer);
     let tokens = found.passes.iter().map(|dims| dims.tokens).collect();
     Ok(Report { checks, rows: found.rows, tokens })
 }

@@ -76,6 +76,18 @@ impl RowHashes {
         Self(own.map(|(site, rows)| (*site, rows.clone())).collect())
     }
 
+    /// The hashes of the sites before `end` in the order of the passes.
+    pub(super) fn before(&self, end: Site) -> Self {
+        let place = |site: Site| (site.pass, order(site));
+        let before = self.0.iter().filter(|(site, _)| place(**site) < place(end));
+        Self(before.map(|(site, rows)| (*site, rows.clone())).collect())
+    }
+
+    /// The first site for which `is_one` is true, in the order of the passes.
+    pub(super) fn first(&self, is_one: impl Fn(Site) -> bool) -> Option<Site> {
+        self.0.keys().copied().filter(|site| is_one(*site)).min_by_key(|site| (site.pass, order(*site)))
+    }
+
     /// Adds to `check` the number of rows that differ in `other`, and the first address.
     pub(super) fn compare(&self, other: &Self, model: &Model, check: &mut Check) {
         let missing = Vec::new();

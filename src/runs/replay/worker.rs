@@ -331,7 +331,7 @@ impl<'m> Worker<'m> {
     /// they depend on the previous layer.
     fn is_cheap(&self, stage: Stage) -> bool {
         let backend = &*self.session.model.backend;
-        let edited = self.session.model.edits.changes_stage(stage);
+        let edited = self.session.model.edits.stop_derivation(stage);
         is_derived(backend, stage) && !reaches_back(stage) && !edited
     }
 

@@ -220,7 +220,7 @@ fn the_device_draws_what_the_sampler_draws() {
                 let zeros = vec![0.0; vocab];
                 let all: Vec<f32> = [&zeros, &logits, &logits].into_iter().flatten().copied().collect();
                 let mut buffer = cuda.buffer(all.len()).unwrap();
-                cuda.write(&all, &mut buffer).unwrap();
+                cuda.write(&all, 0, &mut buffer).unwrap();
                 let draw: Draw = sampler.next_draw(0);
                 let other = Draw { temperature: 0.0, random: 0.0, ..draw };
                 let more = Draw { random: 1.0 - draw.random, ..draw };
