@@ -5,6 +5,8 @@
 mod ahead;
 #[path = "cuda/check.rs"]
 mod check;
+#[path = "cuda/edits.rs"]
+mod edits;
 #[path = "cuda/golden.rs"]
 mod golden;
 #[path = "cuda/replay.rs"]
