@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "golden/edits.rs"]
+mod edits;
 #[path = "golden/reference.rs"]
 mod reference;
 

@@ -13,7 +13,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 pub(crate) const MODELS: [&str; 6] = ["gqa", "mha_bias", "tied_llama3", "mistral", "qwen2", "qwen3"];
 
 /// The largest relative L2 error of a stage: ‖ours − reference‖ / ‖reference‖.
-const TOLERANCE: f64 = 1e-5;
+pub(crate) const TOLERANCE: f64 = 1e-5;
 
 /// Values of a stage in float64, with their shape.
 pub(crate) type Tensor = (Vec<usize>, Vec<f64>);
@@ -66,7 +66,8 @@ pub(crate) fn name(site: Site) -> String {
     site.file_name().trim_end_matches(".npy").to_owned()
 }
 
-fn values(frame: &Frame) -> Vec<f64> {
+/// The values of a frame in float64.
+pub(crate) fn values(frame: &Frame) -> Vec<f64> {
     match &frame.data {
         FrameData::F32(array) => array.iter().map(|&value| f64::from(value)).collect(),
         FrameData::I64(array) => array.iter().map(|&value| value as f64).collect(),
