@@ -142,7 +142,7 @@ fn of_the_weights_only_the_columns_of_the_part_are_0() {
             let cpu = || Cpu::default().with_precision(precision);
             let (whole, less) = (model(file, cpu(), &[]), model(file, cpu(), &["L0/h1", "L0/ffn"]));
             let sizes = whole.sizes();
-            let dims = PassDims { pass: 0, start: 0, tokens: 0 };
+            let dims = PassDims::default();
             let (width, inner) = (sizes.head_dim, sizes.heads * sizes.head_dim);
             for weight in Weight::all().filter(|weight| weight.present(&whole.card())) {
                 let count = match weight.axes() {
