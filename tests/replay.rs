@@ -23,6 +23,8 @@ mod explain;
 mod export;
 #[path = "replay/fault.rs"]
 mod fault;
+#[path = "replay/filters.rs"]
+mod filters;
 #[path = "replay/lens.rs"]
 mod lens;
 #[path = "replay/memory.rs"]
@@ -98,7 +100,7 @@ fn models_in(names: &'static [&'static str]) -> impl Iterator<Item = (String, Bo
 }
 
 fn sampler() -> Sampler {
-    let sampling = Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 };
+    let sampling = Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3, ..Sampling::default() };
     Sampler::new(sampling).unwrap()
 }
 
@@ -240,7 +242,7 @@ fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
         .outline()
         .passes
         .get(site.pass)
-        .map_or(PassDims { pass: 0, start: 0, tokens: 1 }, |pass| pass.dims);
+        .map_or(PassDims { pass: 0, start: 0, tokens: 1, ..PassDims::default() }, |pass| pass.dims);
     let shape = live.outline().card.sizes().shape(site.stage.axes(), dims);
     let block = wait_for(live, site, &Region::whole(&shape))?;
     assert!(block.is_whole(), "{site}");

@@ -134,6 +134,18 @@ pub(super) struct SamplingArgs {
     #[arg(long, value_name = "K", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) top_k: Option<usize>,
 
+    /// Keep tokens at least P times as likely as the likeliest
+    #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
+    pub(super) min_p: Option<f32>,
+
+    /// Keep the most typical tokens up to this probability sum
+    #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
+    pub(super) typical_p: Option<f32>,
+
+    /// Divide the logits of repeated tokens by this; 1 is off
+    #[arg(long, value_name = "R", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
+    pub(super) repetition_penalty: Option<f32>,
+
     /// Seed of the random numbers [default: 0]
     #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) seed: Option<u64>,
@@ -195,7 +207,7 @@ pub(super) struct MemoryArgs {
 #[derive(Args, Clone, Debug)]
 pub(super) struct TraceArgs {
     /// Read a recorded run instead of running a prompt
-    #[arg(long, value_name = "PATH", help_heading = PROMPT, conflicts_with_all = ["text", "tokens", "temperature", "top_p", "top_k", "seed", "stream", "context"])]
+    #[arg(long, value_name = "PATH", help_heading = PROMPT, conflicts_with_all = ["text", "tokens", "temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "seed", "stream", "context"])]
     pub(super) trace: Option<PathBuf>,
 }
 

@@ -328,7 +328,7 @@ fn time_draws(session: &Session<'_>, sampling: Sampling) -> Result<Spread> {
     pass::last_logits(&session.model, &session.work, 0, |logits| {
         for _ in 0..DRAWS {
             let started = Instant::now();
-            black_box(sampler.sample(logits, 0, 0, &mut NoProbe));
+            black_box(sampler.sample(logits, &[], (0, 0), &mut NoProbe));
             times.push(started.elapsed().as_secs_f64());
         }
         Ok(())

@@ -191,7 +191,7 @@ fn trace_bytes(config: &ModelConfig, precision: Precision, tokens: usize) -> usi
     // All layers have the same stages, so the size of one layer is multiplied. The file may claim any number
     // of layers, so they are not enumerated.
     let sizes = Sizes { layers: 1, ..Sizes::new(config, precision) };
-    let dims = PassDims { pass: 0, start: 0, tokens };
+    let dims = PassDims { pass: 0, start: 0, tokens, ..PassDims::default() };
     let bytes = |site: Site| {
         let width = site.stage.value_bytes();
         let shape = sizes.shape(site.stage.axes(), dims);

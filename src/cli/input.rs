@@ -125,9 +125,10 @@ impl Run {
     /// The sizes of pass `pass` of a prompt whose first pass is pass 0.
     fn pass(&self, prompt: &Prompt, pass: usize) -> PassDims {
         let (tokens, chunk, chunks) = (prompt.ids.len(), self.chunk(prompt), self.chunks(prompt));
+        let filters = self.sampler.sampling().filters();
         match pass < chunks {
-            true => PassDims { pass, start: pass * chunk, tokens: chunk.min(tokens - pass * chunk) },
-            false => PassDims { pass, start: tokens + pass - chunks, tokens: 1 },
+            true => PassDims { pass, start: pass * chunk, tokens: chunk.min(tokens - pass * chunk), filters },
+            false => PassDims { pass, start: tokens + pass - chunks, tokens: 1, filters },
         }
     }
 
@@ -162,12 +163,15 @@ impl Run {
 impl SamplingArgs {
     /// The sampling options, with defaults for options that are not given.
     pub(super) fn sampling(&self) -> Sampling {
-        let Self { temperature, top_k, top_p, seed } = *self;
+        let Self { temperature, top_k, top_p, min_p, typical_p, repetition_penalty, seed } = *self;
         let default = Sampling::default();
         Sampling {
             temperature,
             top_k: top_k.unwrap_or(default.top_k),
             top_p: top_p.unwrap_or(default.top_p),
+            min_p: min_p.unwrap_or(default.min_p),
+            typical_p: typical_p.unwrap_or(default.typical_p),
+            repetition_penalty: repetition_penalty.unwrap_or(default.repetition_penalty),
             seed: seed.unwrap_or(default.seed),
         }
     }
@@ -183,6 +187,8 @@ impl SamplingArgs {
         let given = [
             ("--top-p", self.top_p.is_some()),
             ("--top-k", self.top_k.is_some()),
+            ("--min-p", self.min_p.is_some()),
+            ("--typical-p", self.typical_p.is_some()),
             ("--seed", self.seed.is_some()),
             ("--stream", stream.is_some()),
         ];

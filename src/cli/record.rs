@@ -172,7 +172,8 @@ impl Recording<'_> {
 fn about(run: &Run, args: &RecordArgs) -> Result<About> {
     let (model, keep) = (&run.model, args.keep.keep());
     let card = model.card();
-    let stages = stages(&card.sizes(), keep, |stage| follows(stage) && !Edit::stop_derivation(&card, stage));
+    let derivable = |stage| follows(stage) && !Edit::stop_derivation(&card, stage);
+    let stages = stages(&card.sizes(), run.sampler.sampling().filters(), keep, derivable);
     let operations =
         [Operation::Prepare, Operation::Attention, Operation::Silu, Operation::Mul, Operation::Add];
     let llama_trace_engine::model::Fingerprint { config, weights } = model.fingerprint()?;

@@ -79,6 +79,8 @@ pub enum Action {
     CycleScale,
     /// Chooses the next values of the token strip: none, surprise, attention.
     CycleStrip,
+    /// Counts draws in the sampler view, or ends the count.
+    CountDraws,
     /// Compares with what was shown before.
     Compare,
     /// Shows the difference of two compared tensors in place of the second tensor.
@@ -297,6 +299,7 @@ bindings! {
     Tensor CycleAxes [c('a')] 9 "axes" "fix another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colour scale: the usual values (all but the 1% furthest from 0) of this slice or of the whole tensor, ±3 standard deviations, or all values";
     Tensor CycleStrip [c('T')] 0 "" "the token strip shows the surprise of each token (−log p), the attention of the current head, or only the tokens";
+    Tensor CountDraws [c('u')] 0 "" "in the sampler view: draw 100 times from the same probabilities, and show the frequencies beside them (again: hide them)";
     Program NextFocus [k(KeyCode::Tab)] 8 "panel" "move the focus of the arrow keys to the next panel: tensor, notes, outline";
     Program PreviousFocus [k(KeyCode::BackTab)] 0 "" "move the focus to the previous panel";
     Program Notes [c('i')] 8 "notes" "show or hide the notes on this step";

@@ -221,7 +221,7 @@ impl App {
 
     /// The sizes of the current pass.
     pub fn dims(&self) -> PassDims {
-        let none = PassDims { pass: self.place.pass, start: 0, tokens: 0 };
+        let none = PassDims { pass: self.place.pass, start: 0, tokens: 0, ..PassDims::default() };
         self.outline.passes.get(self.place.pass).map_or(none, |pass| pass.dims)
     }
 
@@ -276,7 +276,7 @@ impl App {
     /// setting if `setting` is none.
     pub fn draw_at(&self, setting: Option<Sampling>) -> DrawAt {
         let site = Site { layer: None, ..self.place.site() }.other(Stage::Sampled);
-        DrawAt { site, setting }
+        DrawAt { site, setting, times: self.sampler.times() }
     }
 
     /// The token at `rank` in the list of the vocabulary that is sorted by value.

@@ -2,7 +2,7 @@
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::select::{absent, ask_for_pass, stage_named};
-use llama_trace_core::trace::{Axis, Outline, PassDims, PassOutline, Step, Subject};
+use llama_trace_core::trace::{Axis, Filters, Outline, PassDims, PassOutline, Step, Subject};
 
 use super::app::App;
 use super::derivation_keys;
@@ -27,7 +27,8 @@ fn dims_of(outline: &Outline, pass: usize) -> PassDims {
     let there = |pass: &PassOutline| pass.dims;
     let to_be = || {
         let start = outline.passes.last().map_or(0, |pass| pass.dims.keys()) + pass - last - 1;
-        PassDims { pass, start, tokens: 1 }
+        let filters = outline.passes.last().map_or(Filters::NONE, |pass| pass.dims.filters);
+        PassDims { pass, start, tokens: 1, filters }
     };
     outline.passes.get(pass).map_or_else(to_be, there)
 }

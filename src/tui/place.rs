@@ -102,7 +102,7 @@ pub fn present(step: Step, sizes: &Sizes, dims: PassDims) -> bool {
 impl Walk {
     /// The steps of pass number `pass`; of a pass without tokens if the outline has no such pass.
     pub fn new(outline: &Outline, pass: usize) -> Self {
-        let none = PassDims { pass, start: 0, tokens: 0 };
+        let none = PassDims { pass, start: 0, tokens: 0, ..PassDims::default() };
         Self::of(outline, outline.passes.get(pass).map_or(none, |pass| pass.dims))
     }
 
@@ -185,7 +185,7 @@ mod tests {
     fn outline() -> Outline {
         let card = ModelCard::small(|_| {});
         let pass = |pass, start, tokens| PassOutline {
-            dims: PassDims { pass, start, tokens },
+            dims: PassDims { pass, start, tokens, ..PassDims::default() },
             tokens: vec![TokenLabel { id: 1, text: "a".into() }; tokens],
             sampled: Some(TokenLabel { id: 2, text: "b".into() }),
         };

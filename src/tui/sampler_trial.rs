@@ -1,11 +1,12 @@
-//! Trial of other sampler settings: temperature, top-k, top-p and seed as the user tries them in the sampler view. The
-//! run keeps its own setting.
+//! Trial of other sampler settings, as the user tries them in the sampler view. The run keeps its own setting.
 
 use llama_trace_core::trace::draw::Sampling;
 
 /// A setting that can be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Knob {
+    /// Repetition penalty.
+    Penalty,
     /// Temperature.
     #[default]
     Temperature,
@@ -13,15 +14,23 @@ pub enum Knob {
     TopK,
     /// Top-p.
     TopP,
+    /// Min-p.
+    MinP,
+    /// Typical-p.
+    TypicalP,
     /// Seed.
     Seed,
 }
+
+/// The number of draws that the view counts.
+const TIMES: usize = 100;
 
 /// The tried setting of the sampler view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplerTrial {
     knob: Knob,
     setting: Option<Sampling>,
+    counts: bool,
 }
 
 impl SamplerTrial {
@@ -33,6 +42,16 @@ impl SamplerTrial {
     /// The tried setting; none means the run's own setting.
     pub fn setting(&self) -> Option<Sampling> {
         self.setting
+    }
+
+    /// The number of draws that the view counts; 0 if it counts none.
+    pub fn times(&self) -> usize {
+        if self.counts { TIMES } else { 0 }
+    }
+
+    /// Begins or ends the count of draws.
+    pub(super) fn toggle_counts(&mut self) {
+        self.counts = !self.counts;
     }
 
     /// Ends the trial; the knob stays chosen.
@@ -68,30 +87,44 @@ impl SamplerTrial {
 const TEMPERATURES: [f32; 17] =
     [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0];
 const TOP_PS: [f32; 13] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
+const MIN_PS: [f32; 9] = [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0];
+const TYPICAL_PS: [f32; 11] = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
+const PENALTIES: [f32; 11] = [0.5, 0.8, 0.9, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 5.0];
 /// 0 means all tokens.
 const TOP_KS: [usize; 13] = [1, 2, 3, 5, 10, 20, 40, 50, 100, 200, 500, 1000, 0];
 
 impl Knob {
     /// All knobs, in the order in which the sampler applies them.
-    pub const ALL: [Self; 4] = [Self::Temperature, Self::TopK, Self::TopP, Self::Seed];
+    pub const ALL: [Self; 7] =
+        [Self::Penalty, Self::Temperature, Self::TopK, Self::TopP, Self::MinP, Self::TypicalP, Self::Seed];
 
     /// The knob's name.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Penalty => "penalty",
             Self::Temperature => "temperature",
             Self::TopK => "top-k",
             Self::TopP => "top-p",
+            Self::MinP => "min-p",
+            Self::TypicalP => "typical-p",
             Self::Seed => "seed",
         }
     }
 
     /// The knob's value in `setting`, as a text for the user.
     pub fn value(self, setting: Sampling) -> String {
+        let off = || "off".to_owned();
         match self {
+            Self::Penalty if setting.repetition_penalty == 1.0 => off(),
+            Self::Penalty => setting.repetition_penalty.to_string(),
             Self::Temperature => setting.temperature.to_string(),
             Self::TopK if setting.top_k == 0 => "all".to_owned(),
             Self::TopK => setting.top_k.to_string(),
             Self::TopP => setting.top_p.to_string(),
+            Self::MinP if setting.min_p == 0.0 => off(),
+            Self::MinP => setting.min_p.to_string(),
+            Self::TypicalP if setting.typical_p == 1.0 => off(),
+            Self::TypicalP => setting.typical_p.to_string(),
             Self::Seed => setting.seed.to_string(),
         }
     }
@@ -109,6 +142,11 @@ fn turned(now: Sampling, own: Sampling, knob: Knob, up: bool) -> Sampling {
     // 0 means no limit, so it counts as the largest value.
     let count = |k: usize| if k == 0 { usize::MAX } else { k };
     match knob {
+        Knob::Penalty => {
+            let repetition_penalty =
+                neighbour(now.repetition_penalty, &PENALTIES, own.repetition_penalty, up);
+            Sampling { repetition_penalty, ..now }
+        }
         Knob::Temperature => {
             let temperature = neighbour(now.temperature, &TEMPERATURES, own.temperature, up);
             Sampling { temperature, ..now }
@@ -118,6 +156,10 @@ fn turned(now: Sampling, own: Sampling, knob: Knob, up: bool) -> Sampling {
             Sampling { top_k: if next == usize::MAX { 0 } else { next }, ..now }
         }
         Knob::TopP => Sampling { top_p: neighbour(now.top_p, &TOP_PS, own.top_p, up), ..now },
+        Knob::MinP => Sampling { min_p: neighbour(now.min_p, &MIN_PS, own.min_p, up), ..now },
+        Knob::TypicalP => {
+            Sampling { typical_p: neighbour(now.typical_p, &TYPICAL_PS, own.typical_p, up), ..now }
+        }
         Knob::Seed if up => Sampling { seed: now.seed.saturating_add(1), ..now },
         Knob::Seed => Sampling { seed: now.seed.saturating_sub(1), ..now },
     }
@@ -127,7 +169,7 @@ fn turned(now: Sampling, own: Sampling, knob: Knob, up: bool) -> Sampling {
 mod tests {
     use super::*;
 
-    const OWN: Sampling = Sampling { temperature: 0.85, top_k: 30, top_p: 0.92, seed: 7 };
+    const OWN: Sampling = Sampling { temperature: 0.85, top_k: 30, top_p: 0.92, seed: 7, ..Sampling::GREEDY };
 
     #[test]
     fn arrows_go_through_the_steps_and_the_runs_own_setting() {
@@ -146,6 +188,10 @@ mod tests {
         assert_eq!(walk(Knob::TopK, true), "30 40 50 100 200 500 1000 all");
         assert_eq!(walk(Knob::TopK, false), "30 20 10 5 3 2 1");
         assert_eq!(walk(Knob::TopP, true), "0.92 0.95 0.99 1");
+        assert_eq!(walk(Knob::MinP, true), "off 0.01 0.02 0.05 0.1 0.2 0.3 0.5 1");
+        assert_eq!(walk(Knob::TypicalP, false), "off 0.99 0.95 0.9 0.8 0.7 0.5 0.3 0.2 0.1 0.05");
+        assert_eq!(walk(Knob::Penalty, true), "off 1.05 1.1 1.2 1.3 1.5 2 5");
+        assert_eq!(walk(Knob::Penalty, false), "off 0.9 0.8 0.5");
         assert_eq!(turned(turned(OWN, OWN, Knob::TopP, true), OWN, Knob::TopP, false), OWN);
         assert_eq!(turned(Sampling { seed: 0, ..OWN }, OWN, Knob::Seed, false).seed, 0);
     }

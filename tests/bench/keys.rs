@@ -75,13 +75,13 @@ fn record(path: &std::path::Path) {
         backend: "cpu".into(),
     };
     let sizes = card.sizes();
-    let dims = PassDims { pass: 0, start: 0, tokens: TOKENS };
+    let dims = PassDims { pass: 0, start: 0, tokens: TOKENS, ..PassDims::default() };
     let stages = stages(&sizes, Keep::Minimal, follows);
     let about = About {
         program: "bench".into(),
         cache: card.precision.cache_dtype().name().into(),
         sampling: Drawing {
-            sampling: Sampling { temperature: 0.8, top_k: 0, top_p: 0.9, seed: 1 },
+            sampling: Sampling { temperature: 0.8, top_k: 0, top_p: 0.9, seed: 1, ..Sampling::default() },
             stream: 0,
         },
         sequences: 1,

@@ -40,7 +40,7 @@ fn golden(name: &str, model: &Model) -> Golden {
     let (mut frames, mut passes, mut start) = (HashMap::new(), Vec::new(), 0);
     for pass in 0..3 {
         let tokens = tensors.tensor(&format!("pass_00{pass}/tokens")).unwrap().shape()[0];
-        let dims = PassDims { pass, start, tokens };
+        let dims = PassDims { pass, start, tokens, ..PassDims::default() };
         for site in Site::all(&model.sizes(), dims) {
             if site.stage == Stage::Probs || site.stage == Stage::Nucleus {
                 continue; // the sampler computes in float32

@@ -57,7 +57,8 @@ struct Text {
 }
 
 fn sampler() -> Sampler {
-    Sampler::new(Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, seed: 11 }).unwrap()
+    Sampler::new(Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, seed: 11, ..Sampling::default() })
+        .unwrap()
 }
 
 fn prompts(config: &ModelConfig, lengths: &[usize]) -> Prompts {

@@ -150,7 +150,7 @@ fn branches_of_branches_have_the_bits_of_their_own_tokens_and_leave_the_run_its_
 
 fn look(source: &mut dyn Source, pass: usize, setting: Option<Sampling>) -> Arc<Draw> {
     let site = Site { run: source.outline().run, ..Site::once(pass, Stage::Sampled) };
-    match ask(source, &Query::Draw(DrawAt { site, setting })).unwrap() {
+    match ask(source, &Query::Draw(DrawAt { site, setting, times: 0 })).unwrap() {
         Answer::Draw(draw) => draw,
         other => panic!("{other:?}"),
     }
@@ -170,7 +170,7 @@ fn what_would_be_drawn_is_what_a_branch_draws() {
             assert_eq!(nucleus.get(&[one.id as usize]), Some(Number::F32(one.share)));
         }
     }
-    let hot = Sampling { temperature: 3.0, top_k: 0, top_p: 1.0, seed: 11 };
+    let hot = Sampling { temperature: 3.0, top_k: 0, top_p: 1.0, seed: 11, ..Sampling::default() };
     let tried = look(&mut live, 1, Some(hot));
     assert_ne!(tried.drawn, tokens[1], "another seed and a higher temperature");
     let fork = Fork { of: Run::ITSELF, pass: 1, token: tried.drawn, setting: Some(hot) };

@@ -186,7 +186,7 @@ fn write(path: &Path, values: &ArrayD<f32>) {
 
 /// The first stage among `shown` in which the two runs differ.
 fn first(right: &Kept, wrong: &Kept, sizes: &Sizes, shown: &BTreeSet<Stage>) -> Option<Site> {
-    let dims = PassDims { pass: 0, start: 0, tokens: IDS.len() };
+    let dims = PassDims { pass: 0, start: 0, tokens: IDS.len(), ..PassDims::default() };
     let differs = |site: &Site| {
         let (Some(a), Some(b)) = (right.frames.get(site), wrong.frames.get(site)) else { return false };
         let (a, b) = (a.floats().unwrap(), b.floats().unwrap());

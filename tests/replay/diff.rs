@@ -517,7 +517,7 @@ fn a_position_of_a_decode_pass_that_is_off_is_named_where_no_angle_is_shown() {
         [(1, position(1)), (-1, "1 too near".to_owned()), (-9, "as if nothing were cached".into())]
     {
         // A token that is rotated as if at another position reads and writes the keys of that position.
-        let dims = PassDims { pass: 1, start: IDS.len(), tokens: 1 };
+        let dims = PassDims { pass: 1, start: IDS.len(), tokens: 1, ..PassDims::default() };
         let mut b = a.clone();
         let rope = |from: Stage, to: Stage, b: &mut Kept| {
             let theta = model.config.rope_theta;

@@ -34,7 +34,7 @@ impl Traced for Kept {
 /// The passes of a run that only reads `ids`.
 pub(crate) fn passes(ids: &[u32]) -> Vec<Pass> {
     let tokens = ids.iter().map(|&id| TokenLabel { id, text: format!("#{id}") }).collect();
-    vec![Pass { dims: PassDims { pass: 0, start: 0, tokens: ids.len() }, tokens }]
+    vec![Pass { dims: PassDims { pass: 0, start: 0, tokens: ids.len(), ..PassDims::default() }, tokens }]
 }
 
 /// A frame of float32 values.

@@ -81,7 +81,7 @@ impl<'m> Runs<'m> {
         let frames = std::cell::RefCell::new(HashMap::new());
         if let Some(select) = select {
             let recorder = |&Span { sequence, start, tokens }: &Span| {
-                let dims = PassDims { pass, start, tokens };
+                let dims = PassDims { pass, start, tokens, ..PassDims::default() };
                 let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, frame));
                 (sequence, Recorder::new(model.sizes(), dims, select, sink))
             };

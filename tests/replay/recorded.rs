@@ -8,7 +8,7 @@ use std::sync::Arc;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace::error::Error;
-use llama_trace::generate::Session;
+use llama_trace::generate::{Sampler, Session};
 use llama_trace::model::Model;
 use llama_trace::record::about::Fingerprint;
 use llama_trace::record::plan::{Texts, stages};
@@ -48,13 +48,35 @@ fn about(card: ModelCard, stages: &[Stage]) -> About {
 fn record(
     model: &Model,
     prompt: &[u32],
+    keep: (Keep, Option<u64>),
+    passes: (usize, usize),
+    path: &Path,
+) -> HashMap<Site, Frame> {
+    record_drawn(model, sampler().sampling(), prompt, keep, passes, path)
+}
+
+/// Records a run of the usual length with other sampler settings.
+pub(crate) fn record_with(
+    model: &Model,
+    sampling: Sampling,
+    prompt: &[u32],
+    keep: Keep,
+    path: &Path,
+) -> HashMap<Site, Frame> {
+    record_drawn(model, sampling, prompt, (keep, None), (PASSES, PASSES), path)
+}
+
+fn record_drawn(
+    model: &Model,
+    sampling: Sampling,
+    prompt: &[u32],
     (keep, budget): (Keep, Option<u64>),
     (draws, planned): (usize, usize),
     path: &Path,
 ) -> HashMap<Site, Frame> {
     let card = model.card();
-    let sampling =
-        Drawing { sampling: Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 }, stream: 0 };
+    let (sampler, filters) = (Sampler::new(sampling).unwrap(), sampling.filters());
+    let sampling = Drawing { sampling, stream: 0 };
     let found = model.fingerprint().unwrap();
     let about = About {
         program: "a test".into(),
@@ -63,20 +85,24 @@ fn record(
         sequences: 1,
         keep,
         budget,
-        stages: stages(&card.sizes(), keep, follows).iter().map(|stage| stage.name().to_owned()).collect(),
+        stages: stages(&card.sizes(), filters, keep, follows)
+            .iter()
+            .map(|stage| stage.name().to_owned())
+            .collect(),
         exact: true,
         fingerprint: Fingerprint { config: found.config, weights: found.weights },
         card,
     };
-    let decode = (1..planned).map(|pass| PassDims { pass, start: prompt.len() + pass - 1, tokens: 1 });
-    let first = PassDims { pass: 0, start: 0, tokens: prompt.len() };
+    let decode =
+        (1..planned).map(|pass| PassDims { pass, start: prompt.len() + pass - 1, tokens: 1, filters });
+    let first = PassDims { pass: 0, start: 0, tokens: prompt.len(), filters };
     let passes: Vec<_> = [first].into_iter().chain(decode).collect();
     let texts = TextsOf { labels: Vec::new(), prompts: vec![Some("é".into())] };
     let plan = Plan::of(&about, &[passes], &[], Texts { prompt_bytes: 2, ..Texts::default() }).unwrap();
     let target = Target::check(path, false).unwrap();
     let mut writer = Writer::begin(&target, about, plan, texts).unwrap();
-    let mut session = Session::new(model, sampler()).unwrap();
-    let mut again = Session::new(model, sampler()).unwrap();
+    let mut session = Session::new(model, sampler.clone()).unwrap();
+    let mut again = Session::new(model, sampler).unwrap();
     let (select, mut frames, mut ids) = (Select::all(), HashMap::new(), prompt.to_vec());
     for _ in 0..draws {
         let dims = session.next_pass(ids.len());
@@ -93,7 +119,7 @@ fn record(
     frames
 }
 
-fn open(path: &Path, memory: usize) -> (Arc<Trace>, Box<dyn Source>) {
+pub(crate) fn open(path: &Path, memory: usize) -> (Arc<Trace>, Box<dyn Source>) {
     let trace = Arc::new(Trace::open(path).unwrap());
     let source = Recorded::new(Arc::<Trace>::clone(&trace), None, None, memory).open(Run::ITSELF, 0).unwrap();
     (trace, source)
@@ -213,7 +239,7 @@ fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
     let tokens = 3 * BLOCK / (4 * width) + 5;
     let card = ModelCard { config: ModelConfig { context: tokens + 1, ..card.config }, ..card };
     let about = about(card, &[Stage::Tokens, Stage::FfnUp, Stage::Sampled]);
-    let passes = [vec![PassDims { pass: 0, start: 0, tokens }]];
+    let passes = [vec![PassDims { pass: 0, start: 0, tokens, ..PassDims::default() }]];
     let value = |layer: usize, row: usize, column: usize| (layer + row * 31 + column) as f32 * 0.3;
     let write = |path: &Path, orders: &[Range<usize>]| {
         let plan = Plan::of(&about, &passes, &[], Texts::default()).unwrap();
@@ -285,8 +311,8 @@ fn the_header_stays_small_with_two_thousand_decode_passes() {
     // A context with room for all these passes. The model's own context is shorter.
     let card = ModelCard { config: ModelConfig { context: context.max(4096), ..card.config }, ..card };
     let about = about(card.clone(), &stages(&card.sizes(), Keep::All, follows));
-    let decode = (1..=2000).map(|pass| PassDims { pass, start: 4 + pass, tokens: 1 });
-    let first = PassDims { pass: 0, start: 0, tokens: 5 };
+    let decode = (1..=2000).map(|pass| PassDims { pass, start: 4 + pass, tokens: 1, ..PassDims::default() });
+    let first = PassDims { pass: 0, start: 0, tokens: 5, ..PassDims::default() };
     let passes: Vec<_> = [first].into_iter().chain(decode).collect();
     let plan = Plan::of(&about, &[passes], &[], Texts::default()).unwrap();
     let target = Target::check(&path, false).unwrap();

@@ -47,7 +47,14 @@ impl Desk {
         address: &str,
         size: (u16, u16),
     ) -> Self {
-        let sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 }).unwrap();
+        let sampler = Sampler::new(Sampling {
+            temperature: 0.8,
+            top_k: 20,
+            top_p: 0.9,
+            seed: 3,
+            ..Sampling::default()
+        })
+        .unwrap();
         let start = Start {
             ids,
             draws: 3,

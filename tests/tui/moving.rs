@@ -236,7 +236,7 @@ fn digits_choose_the_views_in_their_order() {
 fn large() -> Synthetic {
     let mut source = Synthetic::new();
     let token = source.outline().passes[0].tokens[1].clone();
-    let dims = PassDims { pass: 0, start: 0, tokens: 300 };
+    let dims = PassDims { pass: 0, start: 0, tokens: 300, ..PassDims::default() };
     source.outline.passes[0].tokens = vec![token; 300];
     source.outline.passes[0].dims = dims;
     source

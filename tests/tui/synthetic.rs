@@ -33,7 +33,8 @@ pub(crate) fn config() -> ModelConfig {
 }
 
 /// The sampling settings.
-pub(crate) const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 7 };
+pub(crate) const SAMPLING: Sampling =
+    Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 7, ..Sampling::GREEDY };
 
 const TEXTS: [&str; 12] =
     ["<s>", " Once", " upon", " a", " time", ",", " 小さな", " girl", "\n", " é\u{301}", "\u{200d}", " Lily"];
@@ -106,7 +107,7 @@ impl Synthetic {
         let (name, backend) = ("synthetic-3x4".into(), "cpu".into());
         let card =
             ModelCard { name, ignored: vec![], without: vec![], edits: vec![], config, precision, backend };
-        let dims = PassDims { pass: 0, start: 0, tokens: tokens.len() };
+        let dims = PassDims { pass: 0, start: 0, tokens: tokens.len(), ..PassDims::default() };
         let outline = Outline {
             run: Run::ITSELF,
             fork: None,
@@ -302,7 +303,8 @@ impl Source for Synthetic {
             let FrameData::F32(logits) = &logits.data else { unreachable!("logits are float32") };
             let row: Vec<f32> =
                 logits.index_axis(ndarray::Axis(0), pass.dims.tokens - 1).iter().copied().collect();
-            let draw = Sampler::new(SAMPLING).unwrap().look(&row, at.site.pass as u64, at.setting);
+            let draw =
+                Sampler::new(SAMPLING).unwrap().look((&row, &[]), at.site.pass as u64, at.setting, at.times);
             return Poll::Ready(draw.map(|draw| Answer::Draw(Arc::new(draw))));
         }
         if let Query::TokenLogprobs(at) = query {
@@ -394,7 +396,7 @@ impl Source for Synthetic {
         if std::mem::take(&mut self.due) {
             let pass = self.outline.passes.len();
             let before = &self.outline.passes[pass - 1];
-            let dims = PassDims { pass, start: before.dims.keys(), tokens: 1 };
+            let dims = PassDims { pass, start: before.dims.keys(), tokens: 1, ..PassDims::default() };
             let tokens = vec![before.sampled.clone().unwrap()];
             self.outline.passes.push(PassOutline { dims, tokens, sampled: Some(sampled(pass)) });
         }

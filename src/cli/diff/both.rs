@@ -155,10 +155,11 @@ impl Ready {
         let first = self.ids.iter().copied().map(label).collect::<Vec<_>>();
         let (tokens, room) = (first.len(), self.model.config.context.saturating_sub(first.len()));
         let after = decoded.iter().take(room).enumerate().map(|(i, &id)| Pass {
-            dims: PassDims { pass: i + 1, start: tokens + i, tokens: 1 },
+            dims: PassDims { pass: i + 1, start: tokens + i, tokens: 1, ..PassDims::default() },
             tokens: vec![label(id)],
         });
-        let first = Pass { dims: PassDims { pass: 0, start: 0, tokens }, tokens: first };
+        let first =
+            Pass { dims: PassDims { pass: 0, start: 0, tokens, ..PassDims::default() }, tokens: first };
         std::iter::once(first).chain(after).collect()
     }
 

@@ -5,6 +5,8 @@ use half::bf16;
 use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::CacheDtype;
 use crate::ops::quantize::Quantized;
+use crate::ops::typical::Typical;
+use crate::trace::Sampling;
 use crate::trace::stage::Rounded;
 
 /// The numbers of a [`Place`].
@@ -48,7 +50,7 @@ const LANES: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub struct Folder {
     /// The line that was reduced last, and its results.
-    last: Option<(Line, [f64; 3])>,
+    last: Option<(Line, [f64; 4])>,
 }
 
 impl<'a> Held<'a> {
@@ -106,7 +108,7 @@ impl Folder {
             Fold::Norm { x, at, weight, eps } => {
                 let [square, ..] = self.once(x, || {
                     let x = held.floats(&x);
-                    [products(x, x).0 / x.len() as f64, 0.0, 0.0]
+                    [products(x, x).0 / x.len() as f64, 0.0, 0.0, 0.0]
                 });
                 let factor = 1.0 / (square + f64::from(eps)).sqrt();
                 let (before, weight) = (number(x.cell(at)) * factor, number(weight));
@@ -168,10 +170,10 @@ impl Folder {
             Fold::Softmax { x, at, temperature } => {
                 let by = f64::from(temperature);
                 let Some(at) = at else { return of(0.0) };
-                let [max, total, _] = self.once(x, || {
+                let [max, total, ..] = self.once(x, || {
                     let x = || held.floats(&x).iter().map(|x| f64::from(*x) / by);
                     let max = x().fold(f64::NEG_INFINITY, f64::max);
-                    [max, x().map(|x| (x - max).exp()).sum(), 0.0]
+                    [max, x().map(|x| (x - max).exp()).sum(), 0.0, 0.0]
                 });
                 of((number(x.cell(at)) / by - max).exp() / total)
             }
@@ -196,14 +198,22 @@ impl Folder {
                 let nan = held.floats(&x).iter().any(|x| x.is_nan());
                 of(if nan { f64::NAN } else { held.floats(&x).iter().fold(0.0, larger) / 127.0 })
             }
-            Fold::Nucleus { probs, at, top_k, top_p } => {
-                let [least, last, total] = self.once(probs, || nucleus(held.floats(&probs), top_k, top_p));
+            Fold::Penalize { x, repeats, sampling } => {
+                let (x, by) = (number(x), f64::from(sampling.repetition_penalty));
+                of(match repeats {
+                    None => x,
+                    Some(_) if x < 0.0 => x * by,
+                    Some(_) => x / by,
+                })
+            }
+            Fold::Nucleus { probs, at, limits } => {
+                let [most, least, last, total] = self.once(probs, || nucleus(held.floats(&probs), &limits));
                 let prob = number(probs.cell(at));
-                let stays = prob > least || (prob == least && at as f64 <= last);
+                let stays = prob <= most && (prob > least || (prob == least && at as f64 <= last));
                 of(if stays { prob / total } else { 0.0 })
             }
             Fold::Largest { x, at } => {
-                let [largest, ..] = self.once(x, || [largest(held.floats(&x)) as f64, 0.0, 0.0]);
+                let [largest, ..] = self.once(x, || [largest(held.floats(&x)) as f64, 0.0, 0.0, 0.0]);
                 of(if largest == at as f64 { 1.0 } else { 0.0 })
             }
             Fold::Draw { nucleus, random } => {
@@ -214,7 +224,7 @@ impl Folder {
     }
 
     /// Returns the results of `work` for `line`. They are cached until another line is asked for.
-    fn once(&mut self, line: Line, work: impl FnOnce() -> [f64; 3]) -> [f64; 3] {
+    fn once(&mut self, line: Line, work: impl FnOnce() -> [f64; 4]) -> [f64; 4] {
         match self.last {
             Some((last, numbers)) if last == line => numbers,
             _ => self.last.insert((line, work())).1,
@@ -267,11 +277,16 @@ fn blocks(x: &[i8], scales: &[f32], group: usize, w: &[f32]) -> (f64, f64) {
     terms.fold((0.0, 0.0), |(sum, most): (f64, f64), term| (sum + term, most.max(term.abs())))
 }
 
-/// The cut of top-k and top-p: the probability of the least likely id that is kept, that id, and the sum of the kept
-/// probabilities. Among equal probabilities the first ids are kept.
-fn nucleus(probs: &[f32], top_k: usize, top_p: f32) -> [f64; 3] {
-    let (kept, total) = kept(probs, top_k, top_p);
-    kept.last().map_or([f64::INFINITY, 0.0, total], |&id| [f64::from(probs[id]), id as f64, total])
+/// The cuts of the filters: the probabilities of the most likely and of the least likely id that is kept, the latter
+/// id, and the sum of the kept probabilities. Among equal probabilities the first ids are kept. All filters keep a range
+/// of probabilities.
+fn nucleus(probs: &[f32], limits: &Sampling) -> [f64; 4] {
+    let (kept, total) = kept(probs, limits);
+    let prob = |id: usize| f64::from(probs[id]);
+    match (kept.first(), kept.last()) {
+        (Some(&first), Some(&last)) => [prob(first), prob(last), last as f64, total],
+        _ => [0.0, f64::INFINITY, 0.0, total],
+    }
 }
 
 /// The ids with a probability above 0, most likely first. Equal ones are in the order of their ids.
@@ -281,19 +296,32 @@ pub(super) fn likeliest(probs: &[f32]) -> Vec<usize> {
     ids
 }
 
-/// The ids that top-k and top-p keep, most likely first, and the sum of their probabilities.
-pub(super) fn kept(probs: &[f32], top_k: usize, top_p: f32) -> (Vec<usize>, f64) {
+/// The ids that the filters keep, most likely first, and the sum of their probabilities.
+pub(super) fn kept(probs: &[f32], limits: &Sampling) -> (Vec<usize>, f64) {
+    let Sampling { top_k, top_p, min_p, typical_p, .. } = *limits;
     let mut ids = likeliest(probs);
     if top_k > 0 {
         ids.truncate(top_k);
     }
-    let sum = |ids: &[usize]| ids.iter().fold(0.0, |sum, &id| sum + f64::from(probs[id]));
+    let prob = |id: &usize| f64::from(probs[*id]);
+    let sum = |ids: &[usize]| ids.iter().fold(0.0, |sum, id| sum + prob(id));
     let (enough, mut total) = (f64::from(top_p) * sum(&ids), 0.0);
-    let reached = ids.iter().position(|&id| {
-        total += f64::from(probs[id]);
+    let reached = ids.iter().position(|id| {
+        total += prob(id);
         top_p < 1.0 && total >= enough
     });
     ids.truncate(reached.map_or(ids.len(), |last| last + 1));
+    let filters = limits.filters();
+    if filters.min_p {
+        let least = f64::from(min_p) * ids.first().map_or(0.0, prob);
+        ids.retain(|id| prob(id) >= least);
+        total = sum(&ids);
+    }
+    if filters.typical_p {
+        let typical = Typical::new(ids.iter().map(prob), typical_p);
+        ids.retain(|id| typical.keeps(prob(id)));
+        total = sum(&ids);
+    }
     (ids, total)
 }
 
@@ -360,7 +388,8 @@ mod tests {
     #[test]
     fn the_likeliest_stay_until_their_share_is_reached() {
         let probs = [0.1, 0.3, 0.0, 0.3, 0.2];
-        let last = |top_k, top_p| nucleus(&probs, top_k, top_p)[1];
+        let all = Sampling { temperature: 1.0, ..Sampling::default() };
+        let last = |top_k, top_p| nucleus(&probs, &Sampling { top_k, top_p, ..all })[2];
         assert_eq!([last(0, 1.0), last(1, 1.0), last(2, 1.0)], [0.0, 1.0, 3.0]);
         assert_eq!([last(0, 0.65), last(0, 0.8), last(3, 0.5)], [3.0, 4.0, 3.0]);
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Frequency;
 use crate::config::CacheDtype;
 use crate::trace::stage::Rounded;
-use crate::trace::{Site, Weight};
+use crate::trace::{Sampling, Site, Weight};
 
 /// The origin of numbers: a stage of a pass, or a weight, with its layer if each layer has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,6 +163,15 @@ pub enum Fold {
         /// Whether the token sees the key.
         seen: bool,
     },
+    /// x / penalty, or x · penalty if x is negative; x itself if the text does not have the token.
+    Penalize {
+        /// The logit.
+        x: Cell,
+        /// The last place in the text that has the token; `None` if the text does not have it.
+        repeats: Option<Cell>,
+        /// The options.
+        sampling: Sampling,
+    },
     /// e^(x\[at\]/τ − max) / Σ e^(x/τ − max).
     Softmax {
         /// The row: the visible keys, or the logits.
@@ -203,17 +212,14 @@ pub enum Fold {
         /// The group.
         x: Line,
     },
-    /// probs\[at\] after top-k, renormalised, then top-p, renormalised; 0 if the id is removed.
+    /// probs\[at\] after the filters of the sampler, renormalised; 0 if the id is removed.
     Nucleus {
         /// The probabilities.
         probs: Line,
         /// The id.
         at: usize,
-        /// top-k: the number of ids kept; 0 for all.
-        top_k: usize,
-        /// top-p: the probability that the kept ids must reach together. As few ids as possible are kept, most likely
-        /// first.
-        top_p: f32,
+        /// The filters. An option that another stage applies has no effect here.
+        limits: Sampling,
     },
     /// The nucleus at temperature 0: 1 if `at` is the index of the largest value (the first of equal ones), else 0.
     Largest {

@@ -20,6 +20,8 @@ pub struct Rules {
     sampling: Sampling,
     frequencies: Vec<Frequency>,
     passes: Vec<PassDims>,
+    /// The tokens that the passes read, by position.
+    tokens: Vec<u32>,
     /// The random number of each pass's draw.
     randoms: Vec<Option<f64>>,
 }
@@ -45,13 +47,19 @@ impl Rules {
     /// yet.
     pub fn new(card: ModelCard, cache: CacheDtype, sampling: Sampling) -> Self {
         let (sizes, frequencies) = (card.sizes(), Frequency::all(&card.config));
-        Self { card, sizes, cache, sampling, frequencies, passes: Vec::new(), randoms: Vec::new() }
+        let (passes, tokens, randoms) = (Vec::new(), Vec::new(), Vec::new());
+        Self { card, sizes, cache, sampling, frequencies, passes, tokens, randoms }
     }
 
     /// Adds the next pass, and the random number of its draw, if it uses one.
     pub fn push(&mut self, dims: PassDims, random: Option<f64>) {
         self.passes.push(dims);
         self.randoms.push(random);
+    }
+
+    /// Adds the tokens that the next pass reads. Only a repetition penalty depends on them.
+    pub fn read(&mut self, ids: impl IntoIterator<Item = u32>) {
+        self.tokens.extend(ids);
     }
 
     /// The model.
@@ -102,7 +110,7 @@ impl Rules {
                 passes.filter_map(of).collect()
             }
             StageInfo { op: Op::Quantize, unit: Unit::Steps, .. } => inputs.chain([rules.scales()]).collect(),
-            StageInfo { op: Op::TopKTopP, .. } => inputs.chain([site.other(Stage::Logits)]).collect(),
+            StageInfo { op: Op::TopKTopP, .. } => inputs.chain([rules.logits()]).collect(),
             _ => inputs.collect(),
         }
     }
@@ -120,7 +128,7 @@ impl Rules {
 
     /// The complete address of a cell.
     pub fn address(&self, cell: Cell) -> Address {
-        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        let nothing = PassDims::default();
         match cell.place {
             Place::Stage(site) => {
                 let dims = self.pass(site.pass).unwrap_or(nothing);
@@ -242,19 +250,24 @@ impl SiteRules<'_> {
                 Fold::Step { x: self.line(0, token * inputs + first, 1, group.min(inputs - first)) }
             }
             Op::Linear => self.product(token, at % width),
+            Op::Penalize => {
+                let x = self.input(0, (tokens - 1) * vocab + at);
+                Fold::Penalize { x, repeats: self.repeats(at), sampling: self.rules.sampling }
+            }
             Op::Probs => {
-                let x = self.line(0, (tokens - 1) * vocab, 1, vocab);
+                let x = self.last_logits(self.logits());
                 let temperature = self.rules.sampling.temperature;
                 let temperature = if temperature == 0.0 { 1.0 } else { temperature };
                 Fold::Softmax { x, at: Some(at), temperature }
             }
             Op::TopKTopP if self.rules.sampling.temperature == 0.0 => {
-                let place = Place::Stage(self.site.other(Stage::Logits));
-                Fold::Largest { x: Line { place, first: (tokens - 1) * vocab, step: 1, count: vocab }, at }
+                Fold::Largest { x: self.last_logits(self.logits()), at }
             }
-            Op::TopKTopP => {
-                let Sampling { top_k, top_p, .. } = self.rules.sampling;
-                Fold::Nucleus { probs: self.line(0, 0, 1, vocab), at, top_k, top_p }
+            Op::TopKTopP if self.input_stage() != Some(Stage::Probs) => {
+                Fold::Same { from: self.input(0, at) }
+            }
+            Op::MinP | Op::TypicalP | Op::TopKTopP => {
+                Fold::Nucleus { probs: self.line(0, 0, 1, vocab), at, limits: self.limits() }
             }
             Op::Sample => {
                 let number = self.rules.passes.iter().position(|dims| dims.pass == self.dims.pass);
@@ -262,6 +275,50 @@ impl SiteRules<'_> {
                 Fold::Draw { nucleus: self.line(0, 0, 1, vocab), random }
             }
         }
+    }
+
+    /// The stage of the first input.
+    fn input_stage(&self) -> Option<Stage> {
+        self.inputs[0].map(|site| site.stage)
+    }
+
+    /// The site of the logits that the draw uses.
+    fn logits(&self) -> Site {
+        let penalized = self.site.other(Stage::PenalizedLogits);
+        let is_penalized = penalized.stage.present(&self.rules.sizes, self.dims);
+        if is_penalized { penalized } else { self.site.other(Stage::Logits) }
+    }
+
+    /// The logits after the last token, in `site`.
+    fn last_logits(&self, site: Site) -> Line {
+        let vocab = self.rules.sizes.vocab;
+        let first = if site.stage == Stage::Logits { (self.dims.tokens - 1) * vocab } else { 0 };
+        Line { place: Place::Stage(site), first, step: 1, count: vocab }
+    }
+
+    /// The last place in the text, up to this pass, that has the token `id`.
+    fn repeats(&self, id: usize) -> Option<Cell> {
+        let Rules { tokens, passes, .. } = self.rules;
+        let text = &tokens[..self.dims.keys().min(tokens.len())];
+        let position = text.iter().rposition(|token| *token as usize == id)?;
+        let pass = passes.iter().find(|dims| (dims.start..dims.keys()).contains(&position))?;
+        let place = Place::Stage(Site { pass: pass.pass, ..self.site.other(Stage::Tokens) });
+        Some(Cell { place, at: position - pass.start })
+    }
+
+    /// The filters that the site applies to its first input.
+    fn limits(&self) -> Sampling {
+        let (all, stage) = (self.rules.sampling, self.site.stage);
+        let mut limits = Sampling { top_k: 0, top_p: 1.0, min_p: 0.0, typical_p: 1.0, ..all };
+        if self.input_stage() == Some(Stage::Probs) {
+            (limits.top_k, limits.top_p) = (all.top_k, all.top_p);
+        }
+        match stage {
+            Stage::MinP => limits.min_p = all.min_p,
+            Stage::TypicalP => limits.typical_p = all.typical_p,
+            _ => {}
+        }
+        limits
     }
 
     /// The rule for cell `at` of a norm over rows of `width` values.
@@ -360,8 +417,8 @@ mod tests {
     fn rules(precision: Precision, change: impl FnOnce(&mut ModelConfig)) -> Rules {
         let card = ModelCard { precision, ..ModelCard::small(change) };
         let mut rules = Rules::new(card, CacheDtype::F16, Sampling::default());
-        rules.push(PassDims { pass: 0, start: 0, tokens: 3 }, None);
-        rules.push(PassDims { pass: 1, start: 3, tokens: 1 }, None);
+        rules.push(PassDims { pass: 0, start: 0, tokens: 3, ..PassDims::default() }, None);
+        rules.push(PassDims { pass: 1, start: 3, tokens: 1, ..PassDims::default() }, None);
         rules
     }
 

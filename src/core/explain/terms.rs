@@ -253,6 +253,11 @@ impl<O: Operands> Explainer<'_, O> {
             Fold::Same { from } => {
                 let (value, operand) = self.read(from)?;
                 self.applied(operand, value);
+                if site.stage == Stage::Nucleus {
+                    self.note("The last filter of the sampler leaves these probabilities.");
+                    self.folded.result = Some(value);
+                    return Ok(());
+                }
                 let sizes = self.rules.sizes();
                 let head = at / sizes.head_dim % sizes.heads;
                 let (each, kv) = (
@@ -327,7 +332,8 @@ impl<O: Operands> Explainer<'_, O> {
                 self.note("The group's value that is furthest from 0 becomes 127 or −127 steps.");
                 self.folded.result = Some(scale[0]);
             }
-            Fold::Nucleus { probs, at, top_k, top_p } => self.nucleus(probs, at, top_k, top_p)?,
+            Fold::Penalize { x, repeats, sampling } => self.penalize(x, repeats, sampling)?,
+            Fold::Nucleus { probs, at, limits } => self.nucleus(probs, at, limits)?,
             Fold::Largest { x, at } => {
                 let logits = self.operands.numbers(x)?;
                 let largest = largest(&logits);

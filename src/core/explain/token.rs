@@ -23,7 +23,7 @@ impl<O: Operands> Token<'_, O> {
     /// The token's row of a stage.
     pub(super) fn row(&mut self, layer: Option<usize>, stage: Stage) -> Result<Vec<f32>> {
         let site = Site { layer, stage, ..self.site };
-        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        let nothing = PassDims::default();
         let dims = self.rules.pass(site.pass).unwrap_or(nothing);
         let shape = self.rules.sizes().shape(stage.axes(), dims);
         let width = shape.get(1..).unwrap_or_default().iter().product();

@@ -13,3 +13,4 @@ pub mod rope;
 pub mod round;
 pub mod softmax;
 pub mod swiglu;
+pub mod typical;

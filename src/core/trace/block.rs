@@ -212,7 +212,7 @@ mod tests {
         ModelCard::small(|config| (config.heads, config.head_dim) = (3, 2)).sizes()
     }
 
-    const DIMS: PassDims = PassDims { pass: 0, start: 0, tokens: 4 };
+    const DIMS: PassDims = PassDims { pass: 0, start: 0, tokens: 4, filters: Filters::NONE };
 
     #[test]
     fn a_region_grows_by_whole_rows_and_never_past_the_tensor() {

@@ -56,13 +56,13 @@ mod tests {
 
     fn formula(stage: Stage, precision: Precision) -> String {
         let card = ModelCard { precision, ..ModelCard::small(|_| {}) };
-        card.formula(Step::Stage(stage), PassDims { pass: 0, start: 0, tokens: 2 })
+        card.formula(Step::Stage(stage), PassDims { pass: 0, start: 0, tokens: 2, ..PassDims::default() })
     }
 
     #[test]
     fn one_key_is_no_several() {
         let formula = |tokens| {
-            let dims = PassDims { pass: 0, start: 0, tokens };
+            let dims = PassDims { pass: 0, start: 0, tokens, ..PassDims::default() };
             ModelCard::small(|_| {}).formula(Step::Stage(Stage::Softmax), dims)
         };
         assert!(formula(1).contains("over the 1 key, s ="), "{}", formula(1));

@@ -332,12 +332,23 @@ mod tests {
             config.window = Some(3);
         });
         let drawing = Drawing {
-            sampling: Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, seed: u64::MAX },
+            sampling: Sampling {
+                temperature: 0.7,
+                top_k: 40,
+                top_p: 0.95,
+                seed: u64::MAX,
+                ..Sampling::default()
+            },
             stream: 0,
         };
         let mut manifest =
             Manifest::new(ModelCard { precision, ..card }, vec![Some("a\n\"b\"".to_owned())], Some(drawing));
-        manifest.pass(0, PassDims { pass: 0, start: 0, tokens: 2 }, vec![label(1), label(7)], Some(label(9)));
+        manifest.pass(
+            0,
+            PassDims { pass: 0, start: 0, tokens: 2, ..PassDims::default() },
+            vec![label(1), label(7)],
+            Some(label(9)),
+        );
         let stats = |values: &[f32]| Spread::of(values.iter().copied()).stats;
         manifest.file(Site::layer(0, 1, Stage::Xq), &[2, 2, 4], stats(&[0.1, -3e-9, f32::INFINITY]), None);
         manifest.file(
@@ -381,12 +392,14 @@ mod tests {
 
     #[test]
     fn of_several_sequences_each_has_its_folder_and_its_number() {
-        let drawing =
-            Drawing { sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3 }, stream: 7 };
+        let drawing = Drawing {
+            sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3, ..Sampling::default() },
+            stream: 7,
+        };
         let prompts = vec![Some("a".to_owned()), None];
         let mut manifest = Manifest::new(ModelCard::small(|_| ()), prompts, Some(drawing));
         for sequence in 0..2 {
-            let dims = PassDims { pass: 4, start: 0, tokens: 2 };
+            let dims = PassDims { pass: 4, start: 0, tokens: 2, ..PassDims::default() };
             manifest.pass(sequence, dims, vec![label(1), label(7)], Some(label(9)));
             let site = Site { sequence, ..Site::layer(4, 1, Stage::Xq) };
             manifest.file(site, &[2, 2, 4], Spread::of([1.0, 2.0].into_iter()).stats, None);

@@ -51,7 +51,7 @@ pub use query::{Answer, BlockAt, PatternsAt, Query, Question, TokenPiecesAt, Wei
 pub use recorder::Recorder;
 pub use select::Select;
 pub use site::{Run, Site};
-pub use sizes::{PassDims, Sizes};
+pub use sizes::{Filters, PassDims, Sizes};
 pub use source::{Cached, End, Outline, PassOutline, Source, Status, TokenLabel, told};
 pub use spread::{Order, Part, Spread};
 pub use stage::{Op, Stage};

@@ -111,7 +111,7 @@ mod tests {
     /// Two heads over `tokens` tokens: one attends to the previous token, the other to the first.
     fn frame(tokens: usize) -> (Frame, Sizes, PassDims) {
         let sizes = ModelCard::small(|config| config.heads = 2).sizes();
-        let dims = PassDims { pass: 0, start: 0, tokens };
+        let dims = PassDims { pass: 0, start: 0, tokens, ..PassDims::default() };
         let array = ArrayD::from_shape_fn(IxDyn(&[2, tokens, tokens]), |at| {
             let looked_at = if at[0] == 0 { at[1].saturating_sub(1) } else { 0 };
             f32::from(u8::from(at[2] == looked_at))

@@ -97,7 +97,7 @@ mod tests {
     fn rows_come_in_any_order_and_a_frame_goes_out_when_it_is_whole() {
         let sizes =
             ModelCard::small(|config| (config.layers, config.dim, config.head_dim) = (1, 2, 2)).sizes();
-        let dims = PassDims { pass: 0, start: 0, tokens: 3 };
+        let dims = PassDims { pass: 0, start: 0, tokens: 3, ..PassDims::default() };
         let (select, mut frames) = (Select::all(), Vec::new());
         let mut recorder = Recorder::new(sizes, dims, &select, |frame| frames.push(frame));
         let site = Site::once(0, Stage::Embedding);

@@ -30,8 +30,19 @@ pub struct Sizes {
     pub group: Option<usize>,
 }
 
-/// The three numbers that define a pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The optional stages of the sampler that a pass has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filters {
+    /// `penalized_logits`.
+    pub penalty: bool,
+    /// `min_p`.
+    pub min_p: bool,
+    /// `typical_p`.
+    pub typical_p: bool,
+}
+
+/// The three numbers that define a pass, and the options of its draw that add stages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassDims {
     /// Number of the pass, from 0.
     pub pass: usize,
@@ -39,6 +50,13 @@ pub struct PassDims {
     pub start: usize,
     /// T: tokens of this pass.
     pub tokens: usize,
+    /// The optional stages of its draw.
+    pub filters: Filters,
+}
+
+impl Filters {
+    /// No optional stage.
+    pub const NONE: Self = Self { penalty: false, min_p: false, typical_p: false };
 }
 
 impl PassDims {

@@ -153,6 +153,12 @@ pub enum Exists {
     QkNorm,
     /// In runs with int8 products.
     Int8,
+    /// In passes whose draw has a repetition penalty.
+    Penalty,
+    /// In passes whose draw has min-p.
+    MinP,
+    /// In passes whose draw has typical-p.
+    TypicalP,
 }
 
 /// The reason for the absence of a stage, in the parts of an error.
@@ -286,6 +292,9 @@ impl Stage {
             Exists::Hiding => sizes.hides(dims),
             Exists::QkNorm => sizes.qk_norm,
             Exists::Int8 => sizes.group.is_some(),
+            Exists::Penalty => dims.filters.penalty,
+            Exists::MinP => dims.filters.min_p,
+            Exists::TypicalP => dims.filters.typical_p,
         }
     }
 
@@ -321,6 +330,27 @@ impl Stage {
                 found: format!("a run in {}", card.precision.name()),
                 next: "add --precision q8",
             },
+            Exists::Penalty => Absence {
+                what: format!("pass {} has no {name}", dims.pass),
+                why: "its token was drawn without a repetition penalty".to_owned(),
+                expected: "a run with a repetition penalty",
+                found: "a run whose repetition penalty is 1".to_owned(),
+                next: "add --repetition-penalty 1.2, or choose logits",
+            },
+            Exists::MinP => Absence {
+                what: format!("pass {} has no {name}", dims.pass),
+                why: "its token was drawn without min-p".to_owned(),
+                expected: "a run with min-p, at a temperature over 0",
+                found: "a run whose min-p is 0, or has no effect at temperature 0".to_owned(),
+                next: "add --min-p 0.1 --temperature 1, or choose probs",
+            },
+            Exists::TypicalP => Absence {
+                what: format!("pass {} has no {name}", dims.pass),
+                why: "its token was drawn without typical-p".to_owned(),
+                expected: "a run with typical-p, at a temperature over 0",
+                found: "a run whose typical-p is 1, or has no effect at temperature 0".to_owned(),
+                next: "add --typical-p 0.9 --temperature 1, or choose probs",
+            },
         })
     }
 
@@ -340,7 +370,10 @@ impl Stage {
 
     /// This stage or, if it is absent, the stage that is read in its place.
     fn or_before(self, sizes: &Sizes, dims: PassDims) -> Self {
-        if self.present(sizes, dims) { self } else { self.info().instead.unwrap_or(self) }
+        match self.info().instead {
+            Some(before) if !self.present(sizes, dims) => before.or_before(sizes, dims),
+            _ => self,
+        }
     }
 
     /// The stage with this name.
@@ -429,8 +462,8 @@ mod tests {
 
     #[test]
     fn masks_exist_only_where_a_key_is_hidden() {
-        let decode = PassDims { pass: 1, start: 5, tokens: 1 };
-        let prefill = PassDims { pass: 0, start: 0, tokens: 5 };
+        let decode = PassDims { pass: 1, start: 5, tokens: 1, ..PassDims::default() };
+        let prefill = PassDims { pass: 0, start: 0, tokens: 5, ..PassDims::default() };
         let mut sizes = ModelCard::small(|_| {}).sizes();
         for window in [None, Some(6)] {
             sizes.window = window;

@@ -1,13 +1,16 @@
-//! Sampling of the next token: temperature, top-k, top-p (nucleus sampling, Holtzman et al., 2020).
+//! Sampling of the next token, in the order of transformers: repetition penalty (Keskar et al., 2019), temperature,
+//! top-k, top-p (nucleus sampling, Holtzman et al., 2020), min-p (Nguyen et al., 2024), typical-p (Meister et al., 2023).
 
 use std::mem;
+use std::ops::RangeInclusive;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::backend::{Draw as Drawing, Host};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::{Probe, Sampling, Site, Stage, Values};
+use llama_trace_core::ops::typical::Typical;
+use llama_trace_core::trace::{Filters, Probe, Sampling, Site, Stage, Values};
 
 /// A sampler that draws one token after another.
 #[derive(Clone, Debug)]
@@ -18,9 +21,13 @@ pub struct Sampler {
     earlier: u64,
     /// The kernel that computes softmax. Every kernel gives the same bits, so the fastest one is used.
     kernel: Host,
+    /// The logits after the repetition penalty, if there is one.
+    penalized: Vec<f32>,
     probs: Vec<f32>,
     /// The rank of the last candidate: all tokens with this [`rank`] or a higher one are candidates.
     cut: u64,
+    /// The sum of the probabilities of the candidates.
+    total: f64,
     sums: Vec<f64>,
     near: Vec<u64>,
 }
@@ -28,12 +35,19 @@ pub struct Sampler {
 /// The lowest temperature except 0. Logits that are divided by it are still finite in float32.
 const COLDEST: f32 = 1e-30;
 
+/// The range of the repetition penalty.
+const PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
+
+/// The stages of a draw.
+const STAGES: [Stage; 6] =
+    [Stage::PenalizedLogits, Stage::Probs, Stage::MinP, Stage::TypicalP, Stage::Nucleus, Stage::Sampled];
+
 impl Sampler {
     /// Creates a sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the temperature is negative, not finite, or so small that divided logits overflow
-    /// float32. Also if top-p is not a number above 0 and at most 1.
+    /// Returns [`Error::Usage`] if an option is out of range. A temperature must not be so small that divided logits
+    /// overflow float32.
     pub fn new(sampling: Sampling) -> Result<Self> {
         let wrong = |option: &str, expected: &str, found: f32| {
             Error::usage(format!("{option} is out of range"))
@@ -49,14 +63,29 @@ impl Sampler {
         if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
             return Err(wrong("--top-p", "a number over 0 and up to 1", sampling.top_p));
         }
+        if !(0.0..=1.0).contains(&sampling.min_p) {
+            let expected = "a number from 0 to 1; 0 removes no token";
+            return Err(wrong("--min-p", expected, sampling.min_p));
+        }
+        if !(sampling.typical_p > 0.0 && sampling.typical_p <= 1.0) {
+            let expected = "a number over 0 and up to 1; 1 removes no token";
+            return Err(wrong("--typical-p", expected, sampling.typical_p));
+        }
+        if !PENALTIES.contains(&sampling.repetition_penalty) {
+            let expected =
+                "a number from 0.01 to 100; 1 changes nothing, more makes repeated tokens less likely";
+            return Err(wrong("--repetition-penalty", expected, sampling.repetition_penalty));
+        }
         let random = ChaCha8Rng::seed_from_u64(sampling.seed);
         Ok(Self {
             sampling,
             random,
             earlier: 0,
             kernel: Host::default(),
+            penalized: Vec::new(),
             probs: Vec::new(),
             cut: 0,
+            total: 0.0,
             sums: Vec::new(),
             near: Vec::new(),
         })
@@ -107,8 +136,11 @@ impl Sampler {
     }
 
     /// Returns the parameters of the draw after `others` further draws, for a device that samples itself. Call
-    /// [`Sampler::skip`] after the device has drawn.
-    pub fn next_draw(&self, others: usize) -> Drawing {
+    /// [`Sampler::skip`] after the device has drawn. `None` if a device cannot draw with these options.
+    pub fn next_draw(&self, others: usize) -> Option<Drawing> {
+        if self.sampling.filters() != Filters::default() {
+            return None;
+        }
         let Sampling { temperature, top_k, top_p, .. } = self.sampling;
         let random = if temperature == 0.0 {
             0.0
@@ -119,7 +151,7 @@ impl Sampler {
             }
             random.random()
         };
-        Drawing { temperature, top_k, top_p, random }
+        Some(Drawing { temperature, top_k, top_p, random })
     }
 
     /// Advances the sampler as if a token had been drawn.
@@ -131,37 +163,83 @@ impl Sampler {
 
     /// Whether `probe` wants a stage of the draw after `pass` over `sequence`.
     pub fn is_watched(probe: &dyn Probe, sequence: usize, pass: usize) -> bool {
-        let stages = [Stage::Probs, Stage::Nucleus, Stage::Sampled];
         let wants = |stage| probe.wants(Site { sequence, ..Site::once(pass, stage) });
-        probe.enabled() && stages.into_iter().any(wants)
+        probe.enabled() && STAGES.into_iter().any(wants)
     }
 
-    /// Draws a token from `logits` (V), and offers the probe `probs`, `nucleus` and `sampled` of `pass` over
-    /// `sequence`.
+    /// Draws a token from `logits` (V), and offers the probe the stages of the draw after `pass` over `sequence`. `text`
+    /// has the tokens of the text so far, for the repetition penalty.
     ///
     /// NaN logits are never drawn. If all are NaN, the result is token 0.
-    pub fn sample(&mut self, logits: &[f32], sequence: usize, pass: usize, probe: &mut dyn Probe) -> u32 {
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        text: &[u32],
+        (sequence, pass): (usize, usize),
+        probe: &mut dyn Probe,
+    ) -> u32 {
         let site = |stage| Site { sequence, ..Site::once(pass, stage) };
         let wants = |probe: &dyn Probe, stage| probe.enabled() && probe.wants(site(stage));
-        let (see_probs, see_nucleus) = (wants(probe, Stage::Probs), wants(probe, Stage::Nucleus));
+        let offer = |probe: &mut dyn Probe, stage, values: &[f32]| {
+            if wants(probe, stage) {
+                probe.record(site(stage), 0..1, Values::F32(values));
+            }
+        };
+        let filters = self.sampling.filters();
+        let mut penalized = mem::take(&mut self.penalized);
+        let logits = if filters.penalty {
+            self.penalize(logits, text, &mut penalized);
+            offer(probe, Stage::PenalizedLogits, &penalized);
+            &penalized
+        } else {
+            logits
+        };
         let greedy = self.sampling.temperature == 0.0;
-        if !greedy || see_probs {
+        if !greedy || wants(probe, Stage::Probs) {
             self.set_probs(logits);
+            offer(probe, Stage::Probs, &self.probs);
         }
-        if see_probs {
-            probe.record(site(Stage::Probs), 0..1, Values::F32(&self.probs));
-        }
-        let id = if greedy { argmax(logits) } else { self.draw() };
-        if see_nucleus {
+        let id = if greedy {
+            argmax(logits)
+        } else {
+            self.set_cut();
+            if filters.min_p {
+                self.keep_min_p();
+                offer(probe, Stage::MinP, &self.probs);
+            }
+            if filters.typical_p {
+                self.keep_typical();
+                offer(probe, Stage::TypicalP, &self.probs);
+            }
+            self.draw()
+        };
+        if wants(probe, Stage::Nucleus) {
             // At temperature 0 the argmax has the whole probability.
             let only = |i| if i == id as usize { 1.0 } else { 0.0 };
-            let nucleus = if greedy { (0..logits.len()).map(only).collect() } else { self.nucleus() };
-            probe.record(site(Stage::Nucleus), 0..1, Values::F32(&nucleus));
+            let nucleus = match filters {
+                _ if greedy => (0..logits.len()).map(only).collect(),
+                Filters { min_p: false, typical_p: false, .. } => self.nucleus(),
+                _ => self.probs.clone(),
+            };
+            offer(probe, Stage::Nucleus, &nucleus);
         }
         if wants(probe, Stage::Sampled) {
             probe.record(site(Stage::Sampled), 0..1, Values::I64(&[i64::from(id)]));
         }
+        self.penalized = penalized;
         id
+    }
+
+    /// Sets `penalized` to the logits, with the repetition penalty for each token that `text` has.
+    fn penalize(&self, logits: &[f32], text: &[u32], penalized: &mut Vec<f32>) {
+        penalized.clear();
+        penalized.extend_from_slice(logits);
+        for &id in text {
+            if let (Some(logit), Some(penalized)) = (logits.get(id as usize), penalized.get_mut(id as usize))
+            {
+                *penalized = self.sampling.penalized(*logit);
+            }
+        }
     }
 
     /// Sets `probs` to softmax(logits / temperature), or at temperature 0 to softmax(logits).
@@ -174,38 +252,66 @@ impl Sampler {
 
     /// Draws one of the candidates in proportion to their probabilities. Adds up the probabilities from the most likely
     /// candidate on. The drawn token is the first one at which the sum exceeds a random fraction of the total.
+    /// [`Self::add_up`] must have added up the probabilities.
     fn draw(&mut self) -> u32 {
-        let target = self.set_cut() * self.random.random::<f64>();
+        let target = self.total * self.random.random::<f64>();
         let drawn = self.reach(f64::from, |sum| sum > target);
         drawn.map_or(0, |(rank, _)| !(rank as u32))
     }
 
-    /// Finds the least likely candidate, [`Self::cut`]. Returns the total probability of the candidates. As in
-    /// transformers, top-k comes first, and top-p is a share of the remaining probability. But here exactly k tokens
-    /// remain, while transformers also keeps all tokens that are as likely as the k-th.
-    fn set_cut(&mut self) -> f64 {
+    /// Finds the least likely candidate, [`Self::cut`], and the total probability of the candidates. As in transformers,
+    /// top-k comes first, and top-p is a share of the remaining probability. But here exactly k tokens remain, while
+    /// transformers also keeps all tokens that are as likely as the k-th.
+    fn set_cut(&mut self) {
         let Sampling { top_k, top_p, .. } = self.sampling;
         // First, all tokens with a probability greater than 0 are candidates.
-        self.cut = rank(u32::MAX, f32::from_bits(1));
+        self.cut = LEAST;
         if top_k > 0 {
             self.add_up(|_| 1.0);
             let reached = self.reach(|_| 1.0, |count| count >= top_k as f64);
             self.cut = reached.map_or(self.cut, |(cut, _)| cut);
         }
         self.add_up(f64::from);
-        let mut total = self.sums.iter().sum();
+        self.total = self.sums.iter().sum();
         if top_p < 1.0 {
             // If top-p is nearly 1, the sum may stay below the limit, because it is added in another order than the
             // total. Then all candidates are kept.
-            let enough = f64::from(top_p) * total;
+            let enough = f64::from(top_p) * self.total;
             let reached = self.reach(f64::from, |sum| sum >= enough);
-            (self.cut, total) = reached.unwrap_or((self.cut, total));
+            (self.cut, self.total) = reached.unwrap_or((self.cut, self.total));
         }
-        total
+    }
+
+    /// Keeps the candidates whose probability is at least the share min-p of the largest one.
+    fn keep_min_p(&mut self) {
+        let largest = self.candidates().fold(0.0, |largest: f32, (_, prob)| largest.max(prob));
+        let least = f64::from(self.sampling.min_p) * f64::from(largest);
+        self.retain(|prob| prob >= least);
+    }
+
+    /// Keeps the most typical candidates.
+    fn keep_typical(&mut self) {
+        let probs = self.candidates().map(|(_, prob)| f64::from(prob));
+        let typical = Typical::new(probs, self.sampling.typical_p);
+        self.retain(|prob| typical.keeps(prob));
+    }
+
+    /// Removes the candidates that `stays` does not accept, by their probability. `probs` are then the shares of the
+    /// others.
+    fn retain(&mut self, stays: impl Fn(f64) -> bool) {
+        let left = self.candidates().filter(|(_, prob)| stays(f64::from(*prob)));
+        let total: f64 = left.clone().map(|(_, prob)| f64::from(prob)).sum();
+        let mut shares = vec![0.0; self.probs.len()];
+        for (id, prob) in left {
+            shares[id as usize] = (f64::from(prob) / total) as f32;
+        }
+        (self.probs, self.cut) = (shares, LEAST);
+        self.add_up(f64::from);
+        self.total = self.sums.iter().sum();
     }
 
     /// Returns the candidates and their probabilities.
-    fn candidates(&self) -> impl Iterator<Item = (u32, f32)> {
+    fn candidates(&self) -> impl Iterator<Item = (u32, f32)> + Clone {
         let cut = self.cut;
         let all = (0_u32..).zip(self.probs.iter().copied());
         all.filter(move |(id, prob)| *prob > 0.0 && rank(*id, *prob) >= cut)
@@ -279,9 +385,12 @@ impl Sampler {
 
 /// Returns a number that is larger for a more likely token and, if two are equally likely, for the lower id. It begins
 /// with the bits of the probability: the bits of positive floats have the same order as their values.
-fn rank(id: u32, prob: f32) -> u64 {
-    u64::from(prob.to_bits()) << 32 | u64::from(!id)
+const fn rank(id: u32, prob: f32) -> u64 {
+    (prob.to_bits() as u64) << 32 | !id as u64
 }
+
+/// The rank below which no token is a candidate: that of the smallest probability above 0.
+const LEAST: u64 = rank(u32::MAX, f32::from_bits(1));
 
 /// Moves the ranks that `stays` accepts to the front, in order. Returns their number. There is no branch that could be
 /// mispredicted.

@@ -5,7 +5,7 @@ use crate::backend::{Draw as Drawing, Drawn, Span};
 use crate::model::{Activations, KvCache, Model, ahead, pass};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::draw::{Draw, Sampling};
+use llama_trace_core::trace::draw::{Draw, DrawAt, Sampling};
 use llama_trace_core::trace::{PassDims, Probe};
 
 use super::sampler::Sampler;
@@ -90,6 +90,11 @@ impl Text {
         })
     }
 
+    /// The sampling options.
+    pub fn sampling(&self) -> Sampling {
+        self.sampler.sampling()
+    }
+
     /// The number of the text's tokens in the cache.
     pub fn len(&self) -> usize {
         self.ran.len()
@@ -154,7 +159,7 @@ impl Sequence {
 
     /// The sampling options.
     pub fn sampling(&self) -> Sampling {
-        self.text.sampler.sampling()
+        self.text.sampling()
     }
 
     /// The sampler before its last draw. See [`Sampler::before_the_last`].
@@ -167,17 +172,18 @@ impl Sequence {
         self.text.sampler.random(draw)
     }
 
-    /// Previews draw number `draw` from `logits` (V). See [`Sampler::look`].
+    /// Previews draw number `draw` from `logits` (V) after a text. See [`Sampler::look`].
     ///
     /// # Errors
     /// The errors of [`Sampler::look`].
-    pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Sampling>) -> Result<Draw> {
-        self.text.sampler.look(logits, draw, setting)
+    pub fn look(&self, after: (&[f32], &[u32]), draw: u64, at: &DrawAt) -> Result<Draw> {
+        self.text.sampler.look(after, draw, at.setting, at.times)
     }
 
     /// The dimensions of pass number `pass` if it reads `tokens` tokens of this text.
     pub fn dims(&self, pass: usize, tokens: usize) -> PassDims {
-        PassDims { pass, start: self.cache.len(), tokens }
+        let filters = self.sampling().filters();
+        PassDims { pass, start: self.cache.len(), tokens, filters }
     }
 
     /// The maximum number of tokens in the model's context and in the cache.
@@ -248,7 +254,7 @@ impl Sequence {
         drawn: &[Drawn],
         probe: &mut dyn Probe,
     ) -> Result<u32> {
-        let Self { number, text: Text { sampler, not_a_number, .. }, .. } = self;
+        let Self { number, text: Text { sampler, not_a_number, ran, .. }, .. } = self;
         if let Some(drawn) = drawn.get(span)
             && !Sampler::is_watched(probe, *number, pass)
         {
@@ -259,31 +265,32 @@ impl Sequence {
         let mut drawn = 0;
         pass::last_logits(model, work, span, |logits| {
             *not_a_number |= logits.iter().any(|logit| logit.is_nan());
-            drawn = sampler.sample(logits, *number, pass, probe);
+            drawn = sampler.sample(logits, ran, (*number, pass), probe);
             Ok(())
         })?;
         Ok(drawn)
     }
 
-    /// Offers `probe` the probabilities of `pass`, the most recent pass, over this text alone. Draws nothing: the
-    /// random numbers are not advanced.
+    /// Offers `probe` the probabilities of `pass` over this text alone, whose logits the buffers hold. Draws nothing:
+    /// the random numbers are not advanced.
     pub(super) fn show_draw(
         &self,
         model: &Model,
         work: &Activations,
-        pass: usize,
+        pass: PassDims,
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let mut sampler = self.text.sampler.clone();
+        let text = &self.text.ran[..pass.keys().min(self.text.ran.len())];
         pass::last_logits(model, work, 0, |logits| {
-            sampler.sample(logits, self.number, pass, probe);
+            sampler.sample(logits, text, (self.number, pass.pass), probe);
             Ok(())
         })
     }
 }
 
-/// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants a stage of every
-/// draw.
+/// The draws of the device for `pass`. Empty if the device does not sample, or cannot sample with these options, or if
+/// the probe wants a stage of every draw.
 pub(super) fn draws(
     model: &Model,
     pass: usize,
@@ -294,7 +301,8 @@ pub(super) fn draws(
     if !model.backend.draws() || sequences.iter().all(watched) {
         return Vec::new();
     }
-    sequences.iter().map(|sequence| sequence.text.sampler.next_draw(0)).collect()
+    let draws = sequences.iter().map(|sequence| sequence.text.sampler.next_draw(0));
+    draws.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// Returns the draws of the device for the pass after next. The next pass reads `ids`. Empty if a text is known to end
@@ -306,7 +314,8 @@ fn draws_after(sequences: &[&mut Sequence], ids: &[Vec<u32>]) -> Vec<Drawing> {
     if !sequences.iter().zip(ids).all(goes_on) {
         return Vec::new();
     }
-    sequences.iter().map(|sequence| sequence.text.sampler.next_draw(1)).collect()
+    let draws = sequences.iter().map(|sequence| sequence.text.sampler.next_draw(1));
+    draws.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// Runs pass number `pass` over `ids` of each of `sequences`, and returns the tokens that the device draws with

@@ -214,12 +214,12 @@ impl<'m> Session<'m> {
         self.sequence.draw(&self.model, &self.work, (pass, 0), &drawn, probe)
     }
 
-    /// Offers `probe` the probabilities of `pass`, the most recent pass. Draws nothing: the random numbers are not
+    /// Offers `probe` the probabilities of `pass`, whose logits the buffers hold. Draws nothing: the random numbers are not
     /// advanced.
     ///
     /// # Errors
     /// Returns an error if the backend fails.
-    pub fn show_draw(&self, pass: usize, probe: &mut dyn Probe) -> Result<()> {
+    pub fn show_draw(&self, pass: PassDims, probe: &mut dyn Probe) -> Result<()> {
         self.sequence.show_draw(&self.model, &self.work, pass, probe)
     }
 

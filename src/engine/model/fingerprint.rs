@@ -31,7 +31,7 @@ impl Model {
         let mut config = Context::new(&SHA256);
         config.update(&serde_json::to_vec(&card.config).unwrap_or_default());
         let mut weights = Context::new(&SHA256);
-        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        let nothing = PassDims::default();
         for weight in Weight::all().filter(|weight| weight.present(&card)) {
             let count = match weight.axes() {
                 [outputs, _] => self.sizes().axis(*outputs, nothing),

@@ -99,7 +99,7 @@ impl<'a> Observer<'a> {
                     PassRows::Last => tokens - 1..tokens,
                 };
                 at += held.len();
-                let dims = PassDims { pass: number, start, tokens };
+                let dims = PassDims { pass: number, start, tokens, ..PassDims::default() };
                 parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
             }
         }

@@ -63,7 +63,7 @@ impl Model {
         let held = self.held(at).filter(|_| weight.present(&self.card()));
         let held = held.ok_or_else(|| Error::usage(format!("this model has no weight {at}")))?;
         let count = match weight.axes() {
-            [outputs, _] => self.sizes().axis(*outputs, PassDims { pass: 0, start: 0, tokens: 0 }),
+            [outputs, _] => self.sizes().axis(*outputs, PassDims::default()),
             _ => 1,
         };
         if at.rows.end > count {

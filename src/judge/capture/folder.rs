@@ -11,7 +11,7 @@ use crate::diff::{self, About, Found, Pass, Traced};
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::manifest::NEWER;
-use llama_trace_core::trace::{FrameData, Manifest, PassDims, Site, Sizes};
+use llama_trace_core::trace::{FrameData, Manifest, PassDims, Sampling, Site, Sizes};
 use llama_trace_formats::files::read_text;
 
 /// The largest manifest.json or capture.toml that is read, in bytes.
@@ -207,6 +207,8 @@ fn about(
 ) -> std::result::Result<(About, Vec<usize>), String> {
     let own = manifest.passes.iter().filter(|pass| pass.sequence.unwrap_or(0) == sequence);
     let (mut passes, mut numbers, mut end) = (Vec::new(), Vec::new(), 0_usize);
+    let sampling = manifest.sampling.map(|drawing| drawing.sampling);
+    let filters = sampling.map(Sampling::filters).unwrap_or_default();
     for pass in own {
         let tokens = pass.tokens.len();
         if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
@@ -216,11 +218,10 @@ fn about(
             ));
         }
         end = pass.start + tokens;
-        let dims = PassDims { pass: passes.len(), start: pass.start, tokens };
+        let dims = PassDims { pass: passes.len(), start: pass.start, tokens, filters };
         passes.push(Pass { dims, tokens: pass.tokens.clone() });
         numbers.push(pass.pass);
     }
-    let sampling = manifest.sampling.map(|drawing| drawing.sampling);
     let prompt = match manifest.prompts.get(sequence) {
         Some(prompt) => prompt.clone(),
         None => manifest.prompt.clone(),

@@ -154,7 +154,7 @@ impl Capture {
             end = pass.start + tokens;
             let text = |i: usize, id: u32| pass.texts.get(i).cloned().unwrap_or_else(|| format!("#{id}"));
             let labels = pass.tokens.iter().enumerate().map(|(i, &id)| TokenLabel { id, text: text(i, id) });
-            let dims = PassDims { pass: number, start: pass.start, tokens };
+            let dims = PassDims { pass: number, start: pass.start, tokens, ..PassDims::default() };
             passes.push(Pass { dims, tokens: labels.collect() });
         }
         let name = if self.name.is_empty() { String::new() } else { format!(" ({})", self.name) };

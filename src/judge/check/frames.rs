@@ -52,7 +52,7 @@ pub(super) fn record<'m>(runs: &Runs<'m>, sample: &Sample) -> Result<Found> {
     let checker = RefCell::new(FrameChecker {
         runs,
         rules: Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING),
-        dims: PassDims { pass: 0, start: 0, tokens: 0 },
+        dims: PassDims::default(),
         frames: Frames::new(),
         hashes: RowHashes::default(),
         derived: Check::new("derived", 0.0),

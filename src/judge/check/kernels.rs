@@ -151,7 +151,8 @@ impl<'m> Kernels<'m> {
         let (q, row) = (values(q), kv_heads * head_dim);
         let keeps = |backend: &dyn Backend| backend.bit_exact(Operation::Attention);
         self.each_in_order(rules, site, plain, keeps, |backend| {
-            let all = pass(backend, PassDims { pass: 0, start: 0, tokens: dims.keys() })?;
+            let all =
+                pass(backend, PassDims { pass: 0, start: 0, tokens: dims.keys(), ..PassDims::default() })?;
             let cache = |x: &[f32]| {
                 let mut cache = backend.new_cache(x.len())?;
                 backend.cache(&written(backend, x)?, row, &all, 0, &mut cache)?;

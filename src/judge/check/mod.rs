@@ -140,7 +140,7 @@ pub fn layers(layers: usize) -> usize {
 }
 
 /// The sampler settings of the runs; temperature, top-k and top-p all have an effect.
-const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1 };
+const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1, ..Sampling::GREEDY };
 
 /// Checks `model` without its edits, and then the edits. A model on another device than the processor is also compared with `processor`, the same model on
 /// the processor in float32.
@@ -182,7 +182,8 @@ pub fn run(
 /// # Errors
 /// [`Error::Prompt`] if there is not enough free memory.
 fn room(model: &Model, tokens: usize) -> Result<()> {
-    let (sizes, dims) = (Sizes { layers: 1, ..model.sizes() }, PassDims { pass: 0, start: 0, tokens });
+    let (sizes, dims) =
+        (Sizes { layers: 1, ..model.sizes() }, PassDims { pass: 0, start: 0, tokens, ..PassDims::default() });
     let bytes = |site: &Site| {
         let lengths = site.stage.axes().iter().map(|&axis| sizes.axis(axis, dims));
         lengths.fold(site.stage.value_bytes(), usize::saturating_mul)

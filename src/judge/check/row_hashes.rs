@@ -118,7 +118,7 @@ fn address(model: &Model, site: Site, rows: usize, row: usize) -> Address {
     let sizes = model.sizes();
     // Only the token and key axes vary between passes. Their length is the number of rows divided by the lengths of the
     // other axes.
-    let nothing = PassDims { pass: 0, start: 0, tokens: 1 };
+    let nothing = PassDims { pass: 0, start: 0, tokens: 1, ..PassDims::default() };
     let fixed = |axis: &Axis| !matches!(axis, Axis::Token | Axis::Key);
     let outer = &axes[..axes.len() - 1];
     let known: usize =

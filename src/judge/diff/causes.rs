@@ -218,7 +218,7 @@ mod tests {
 
     fn about(ids: &[u32], change: impl FnOnce(&mut About)) -> About {
         let tokens = ids.iter().map(|&id| TokenLabel { id, text: format!("#{id}") }).collect();
-        let dims = PassDims { pass: 0, start: 0, tokens: ids.len() };
+        let dims = PassDims { pass: 0, start: 0, tokens: ids.len(), ..PassDims::default() };
         let mut about = About {
             name: "a".into(),
             card: Some(ModelCard::small(|_| ())),

@@ -442,7 +442,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if site.stage == Stage::Logits {
             self.same_logits = seen.same_last;
         }
-        if matches!(site.stage, Stage::Logits | Stage::Probs | Stage::Nucleus | Stage::Sampled) {
+        if site.stage == Stage::Logits || site.stage.info().section == Section::Sampler {
             let last = streamed::last_row(&*self.b, site, shape);
             self.own.take(site.stage, || last.as_ref().map(|last| floats(last).to_vec()));
             if last.is_some_and(|last| self.drew_right(site, &last, || seen.apart)) {
@@ -475,7 +475,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     /// Returns whether `drawn`, B's values at `site`, need not be compared with A's: they follow from B's own logits
     /// and probabilities, or cannot be judged. If the logits have the same bits, A's values are compared.
     fn drew_right(&mut self, site: Site, drawn: &Frame, apart: impl FnOnce() -> Apart) -> bool {
-        if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) {
+        if !matches!(site.stage, Stage::MinP | Stage::TypicalP | Stage::Nucleus | Stage::Sampled) {
             return false;
         }
         let sampling = self.sampling();

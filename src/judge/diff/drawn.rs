@@ -1,6 +1,7 @@
 //! Judges a draw by the run's own logits and probabilities. The drawn id may depend on the last bit of a logit. If the
 //! logits are not equal to the bit, the reference's draw proves nothing.
 
+use llama_trace_core::ops::typical::Typical;
 use llama_trace_core::trace::{Frame, Sampling, Stage};
 
 /// Tolerance of a sum of probabilities at the cut of top-p, and of the probabilities themselves.
@@ -11,6 +12,7 @@ const SHARES: f64 = 1e-5;
 #[derive(Default)]
 pub(super) struct Own {
     logits: Option<Vec<f32>>,
+    penalized: Option<Vec<f32>>,
     probs: Option<Vec<f32>>,
     nucleus: Option<Vec<f32>>,
 }
@@ -20,13 +22,19 @@ impl Own {
     pub(super) fn take(&mut self, stage: Stage, last: impl FnOnce() -> Option<Vec<f32>>) {
         match stage {
             Stage::Logits => self.logits = last(),
+            Stage::PenalizedLogits => self.penalized = last(),
             Stage::Probs => self.probs = last(),
             Stage::Nucleus => self.nucleus = last(),
             _ => {}
         }
     }
 
-    /// Returns whether `nucleus` or `sampled` follows from these values; `None` if that cannot be decided.
+    /// The logits that the draw uses.
+    fn logits(&self, sampling: Sampling) -> &Option<Vec<f32>> {
+        if sampling.filters().penalty { &self.penalized } else { &self.logits }
+    }
+
+    /// Returns whether a stage of the filters or `sampled` follows from these values; `None` if that cannot be decided.
     pub(super) fn leads_to(&self, drawn: &Frame, sampling: Sampling) -> Option<bool> {
         let greedy = sampling.temperature == 0.0;
         match drawn.site.stage {
@@ -35,7 +43,10 @@ impl Own {
                 let of = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values.get(id).copied());
                 match greedy {
                     // Each of several equal logits may be the argmax.
-                    true => of(&self.logits).map(|found| found.is_some() && found == self.largest()),
+                    true => {
+                        let logits = self.logits(sampling);
+                        of(logits).map(|found| found.is_some() && found == largest(logits))
+                    }
                     false => match &self.nucleus {
                         Some(_) => of(&self.nucleus).map(|found| found > Some(0.0)),
                         None => self
@@ -45,29 +56,34 @@ impl Own {
                     },
                 }
             }
-            Stage::Nucleus => {
+            Stage::MinP | Stage::TypicalP | Stage::Nucleus => {
                 let shares: Vec<f64> = drawn.values().numbers().collect();
                 if greedy {
-                    let largest = self.largest()?;
-                    let logits = self.logits.as_ref()?;
+                    let logits = self.logits(sampling);
+                    let largest = largest(logits)?;
+                    let logits = logits.as_ref()?;
                     let all = shares.iter().zip(logits).filter(|(share, _)| **share != 0.0);
                     return Some(all.map(|(share, logit)| (*share, *logit)).eq([(1.0, largest)]));
                 }
                 let probs = self.probs.as_ref().filter(|probs| probs.len() == shares.len())?;
+                let sampling = match drawn.site.stage {
+                    Stage::MinP => Sampling { typical_p: 1.0, ..sampling },
+                    _ => sampling,
+                };
                 Some(cuts(probs, sampling).any(|kept| apart(probs, &kept, &shares) <= SHARES))
             }
             _ => None,
         }
     }
-
-    fn largest(&self) -> Option<f32> {
-        let numbers = self.logits.iter().flatten().copied().filter(|logit| !logit.is_nan());
-        numbers.max_by(f32::total_cmp)
-    }
 }
 
-/// The ids that top-k and then top-p may keep, the most likely first; equally likely ids are in ascending order. If the
-/// sum is within [`SUM`] of top-p's limit, one id more or less is possible too.
+fn largest(logits: &Option<Vec<f32>>) -> Option<f32> {
+    let numbers = logits.iter().flatten().copied().filter(|logit| !logit.is_nan());
+    numbers.max_by(f32::total_cmp)
+}
+
+/// The sets of ids that the filters may keep. Equally likely ids are in ascending order. Where a sum or a probability is
+/// within [`SUM`] of a limit, more than one set is possible.
 fn cuts(probs: &[f32], sampling: Sampling) -> impl Iterator<Item = Vec<usize>> {
     let mut ids: Vec<usize> = (0..probs.len()).filter(|&id| probs[id] > 0.0).collect();
     ids.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));
@@ -86,7 +102,29 @@ fn cuts(probs: &[f32], sampling: Sampling) -> impl Iterator<Item = Vec<usize>> {
         .collect();
     let count = |enough: f64| sums.iter().position(|sum| *sum >= enough).map_or(ids.len(), |last| last + 1);
     let counts = if sampling.top_p < 1.0 { count(least)..=count(most) } else { ids.len()..=ids.len() };
-    counts.map(move |count| ids[..count].to_vec())
+    counts.flat_map(move |count| later_cuts(probs, &ids[..count], sampling))
+}
+
+/// The sets of `ids`, the most likely first, that min-p and typical-p may keep.
+fn later_cuts(probs: &[f32], ids: &[usize], sampling: Sampling) -> Vec<Vec<usize>> {
+    let (filters, prob) = (sampling.filters(), |id: &usize| f64::from(probs[*id]));
+    let near = [1.0 - SUM, 1.0 + SUM];
+    let mut sets = vec![ids.to_vec()];
+    if filters.min_p {
+        let least = f64::from(sampling.min_p) * ids.first().map_or(0.0, prob);
+        sets = near
+            .map(|near| ids.iter().copied().filter(|id| prob(id) >= least * near).collect::<Vec<usize>>())
+            .to_vec();
+    }
+    if filters.typical_p {
+        let typical = |ids: &Vec<usize>, near: f64| {
+            let mass = (f64::from(sampling.typical_p) * near) as f32;
+            let typical = Typical::new(ids.iter().map(prob), mass);
+            ids.iter().copied().filter(|id| typical.keeps(prob(id))).collect::<Vec<usize>>()
+        };
+        sets = sets.iter().flat_map(|ids| near.map(|near| typical(ids, near))).collect();
+    }
+    sets
 }
 
 /// ‖found − expected‖ / ‖expected‖ of probabilities, for the ids that were kept.
@@ -146,7 +184,7 @@ mod tests {
     fn with_a_temperature_the_nucleus_follows_from_the_probabilities_and_what_is_drawn_is_in_it() {
         let probs = [0.1, 0.4, 0.2, 0.3];
         let mut own = own(&[0.0; 4], &probs);
-        let of = |top_k, top_p| Sampling { temperature: 0.7, top_k, top_p, seed: 0 };
+        let of = |top_k, top_p| Sampling { temperature: 0.7, top_k, top_p, seed: 0, ..Sampling::default() };
         let told = |shares: [f32; 4], sampling| own.leads_to(&nucleus(&shares), sampling);
         assert_eq!(told(probs, of(0, 1.0)), Some(true));
         assert_eq!(told([0.4, 0.1, 0.2, 0.3], of(0, 1.0)), Some(false));

@@ -8,7 +8,7 @@ use super::bench::{Bench, Frames, Otherwise};
 use crate::check::Nothing;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::explain::Rules;
-use llama_trace_core::trace::{Axis, Frame, FrameData, ModelCard, PassDims, Sampling, Site, Sizes};
+use llama_trace_core::trace::{Axis, Frame, FrameData, ModelCard, PassDims, Sampling, Site, Sizes, Stage};
 use llama_trace_engine::model::Model;
 
 /// The passes so far and the available frames.
@@ -56,7 +56,11 @@ impl Given {
     /// The rules of the model `card` for these passes.
     pub(super) fn rules(&self, card: &ModelCard, sampling: Sampling) -> Rules {
         let mut rules = Rules::new(card.clone(), CacheDtype::F32, sampling);
-        self.passes.iter().for_each(|dims| rules.push(*dims, None));
+        for dims in &self.passes {
+            rules.push(*dims, None);
+            let ids = self.run.get(&Site::once(dims.pass, Stage::Tokens));
+            rules.read(ids.into_iter().flat_map(|ids| ids.values().numbers()).map(|id| id as u32));
+        }
         rules
     }
 

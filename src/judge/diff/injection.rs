@@ -146,8 +146,8 @@ impl<'m> Injection<'m> {
     fn folded(&self, site: Site, rows: &[Range<usize>]) -> Result<Option<[Exactly; 2]>> {
         let stage = site.stage;
         let known = match stage {
-            Stage::Tokens | Stage::Nucleus | Stage::Sampled => false,
-            Stage::Probs => self.drew_alike,
+            Stage::Tokens | Stage::MinP | Stage::TypicalP | Stage::Nucleus | Stage::Sampled => false,
+            Stage::PenalizedLogits | Stage::Probs => self.drew_alike,
             _ => !stage.is_int8() && !stage.is_scale() && self.rules.of(site).is_some(),
         };
         if !known {
@@ -370,14 +370,16 @@ pub(super) fn apart(frame: &Frame, exactly: &Exactly, first: usize) -> Apart {
 
 impl Judge for Injection<'_> {
     fn begin(&mut self, dims: PassDims) {
-        let rules = std::iter::once(&mut self.rules).chain(&mut self.rounded);
-        rules.for_each(|rules| rules.push(dims, None));
         self.begun.push(dims);
         // The ids are known even if no run has them as a stage.
         let site = Site::once(dims.pass, Stage::Tokens);
         let pass = self.passes.iter().find(|pass| pass.dims == dims);
         let ids: Vec<i64> =
             pass.iter().flat_map(|pass| &pass.tokens).map(|token| i64::from(token.id)).collect();
+        for rules in std::iter::once(&mut self.rules).chain(&mut self.rounded) {
+            rules.push(dims, None);
+            rules.read(ids.iter().map(|id| *id as u32));
+        }
         if ids.len() == dims.tokens {
             let data = FrameData::I64(ndarray::Array1::from(ids).into_dyn());
             let frame = Arc::new(Frame { site, axes: site.stage.axes(), data });

@@ -13,7 +13,13 @@ pub fn base(stage: Stage, precision: Precision) -> f64 {
     // Attention weights and probabilities depend on differences of scores and have larger errors; so do the values that
     // attention mixes.
     let wide = match stage {
-        Stage::Softmax | Stage::AttnHeads | Stage::AttnOutput | Stage::Probs | Stage::Nucleus => 1.5,
+        Stage::Softmax
+        | Stage::AttnHeads
+        | Stage::AttnOutput
+        | Stage::Probs
+        | Stage::MinP
+        | Stage::TypicalP
+        | Stage::Nucleus => 1.5,
         _ => 1.0,
     };
     match (stage, precision) {

@@ -459,7 +459,7 @@ fn is_alone(fits: &Fits<'_>, way: &Way<'_>) -> bool {
 
 /// Returns whether a way may be guessed although its values do not match.
 fn may_be_guessed(fits: &Fits<'_>, way: &Way<'_>) -> bool {
-    let shares = matches!(way.stage, Stage::Probs | Stage::Nucleus | Stage::Sampled);
+    let shares = way.stage.info().section == Section::Sampler;
     let is_family = !way.pattern.has_layer
         || fits.sizes.layers == 1
         || way.places.len() > 1

@@ -30,13 +30,13 @@ _LETTERS = {
     "htk": "qk scores masked_scores softmax",
     "tf": "ffn_gate ffn_silu ffn_up ffn_hidden",
     "tv": "logits",
-    "v": "probs nucleus",
+    "v": "penalized_logits probs min_p typical_p nucleus",
 }
 
 _OF_STAGE = {stage: letters for letters, stages in _LETTERS.items() for stage in stages.split()}
 
 
-_OUTSIDE = "tokens embedding rope_cos rope_sin mask final_norm final_norm_q8 final_norm_scale logits probs nucleus sampled"
+_OUTSIDE = "tokens embedding rope_cos rope_sin mask final_norm final_norm_q8 final_norm_scale logits penalized_logits probs min_p typical_p nucleus sampled"
 
 
 def in_layer(stage: str) -> bool:

@@ -234,7 +234,7 @@ impl Layout {
         if axes.contains(&Axis::Key) {
             return vec![self.count(key)];
         }
-        let nothing = PassDims { pass: 0, start: 0, tokens: 1 };
+        let nothing = PassDims { pass: 0, start: 0, tokens: 1, ..PassDims::default() };
         let mut shape = self.sizes.shape(axes, nothing);
         match axes[0] {
             Axis::Token | Axis::One => {
@@ -255,7 +255,7 @@ impl Layout {
             (false, true) => Weight::Keys,
             (true, true) => Weight::Both,
         };
-        let one = PassDims { pass: 0, start: 0, tokens: 1 };
+        let one = PassDims { pass: 0, start: 0, tokens: 1, ..PassDims::default() };
         (weight, self.sizes.shape(axes, one).iter().product())
     }
 }
@@ -323,8 +323,16 @@ mod tests {
     use llama_trace_core::trace::ModelCard;
 
     fn passes(prompt: usize, draws: usize) -> Vec<PassDims> {
-        let decode = (1..draws).map(|pass| PassDims { pass, start: prompt + pass - 1, tokens: 1 });
-        [PassDims { pass: 0, start: 0, tokens: prompt }].into_iter().chain(decode).collect()
+        let decode = (1..draws).map(|pass| PassDims {
+            pass,
+            start: prompt + pass - 1,
+            tokens: 1,
+            ..PassDims::default()
+        });
+        [PassDims { pass: 0, start: 0, tokens: prompt, ..PassDims::default() }]
+            .into_iter()
+            .chain(decode)
+            .collect()
     }
 
     #[test]

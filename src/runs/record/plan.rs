@@ -13,7 +13,7 @@ use super::branch::Branch;
 use super::layout::{Course, Key, Layout, Part};
 use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::{PassDims, Site, Sizes, Stage};
+use llama_trace_core::trace::{Filters, PassDims, Site, Sizes, Stage};
 
 /// A tensor of the file and its place.
 #[derive(Clone, Debug)]
@@ -63,10 +63,10 @@ struct Held {
     values: Option<(usize, usize)>,
 }
 
-/// The stages that are kept for a model with these sizes.
-pub fn stages(sizes: &Sizes, keep: Keep, derivable: impl Fn(Stage) -> bool) -> Vec<Stage> {
+/// The stages that are kept for a model with these sizes and draws with these filters.
+pub fn stages(sizes: &Sizes, filters: Filters, keep: Keep, derivable: impl Fn(Stage) -> bool) -> Vec<Stage> {
     // A pass that hides keys has every stage of the model.
-    let hiding = PassDims { pass: 0, start: 0, tokens: 2 };
+    let hiding = PassDims { pass: 0, start: 0, tokens: 2, filters };
     let kept = |stage: &Stage| stage.present(sizes, hiding) && (keep != Keep::Minimal || !derivable(*stage));
     Stage::ALL.iter().copied().filter(kept).collect()
 }

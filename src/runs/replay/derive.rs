@@ -15,7 +15,7 @@ use llama_trace_core::ops::elementwise::{add, mul};
 use llama_trace_core::ops::round;
 use llama_trace_core::ops::swiglu::silu;
 use llama_trace_core::stop::Stop;
-use llama_trace_core::trace::stage::{Input, Op, StageInfo};
+use llama_trace_core::trace::stage::{Input, Op, Section, StageInfo};
 use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage, Values};
 use llama_trace_engine::backend::{Backend, Operation};
 
@@ -27,7 +27,8 @@ pub fn is_derivable(stage: Stage) -> bool {
 /// Whether `stage` can be computed from kept stages of this and earlier passes, if necessary with the sampler settings.
 /// A trace need not keep such a stage.
 pub fn follows(stage: Stage) -> bool {
-    is_derivable(stage) || matches!(stage, Stage::CacheK | Stage::CacheV | Stage::Probs | Stage::Nucleus)
+    let is_of_sampler = stage.info().section == Section::Sampler && stage != Stage::Sampled;
+    is_derivable(stage) || is_of_sampler || matches!(stage, Stage::CacheK | Stage::CacheV)
 }
 
 /// Whether to derive `stage` of a run on `backend`. It must be derivable, and the functions of

@@ -21,7 +21,7 @@ use llama_trace_core::stop::Stop;
 use llama_trace_core::trace::pattern::Measuring;
 use llama_trace_core::trace::{
     Answer, Block, Cached, End, Fork, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query,
-    Run, Site, Source, Spread, Stage, Status, TokenLabel,
+    Run, Sampling, Site, Source, Spread, Stage, Status, TokenLabel,
 };
 use llama_trace_engine::generate::{Ended, Held, Sampler, Session};
 use llama_trace_engine::model::Model;
@@ -521,6 +521,7 @@ impl Source for Live {
         };
         if let Some(last) = outline.passes.last_mut() {
             last.sampled = Some(TokenLabel { id: fork.token, text: self.token_text(fork.token) });
+            last.dims.filters = outline.setting.map_or(last.dims.filters, Sampling::filters);
         }
         let (outbox, replies) = channel();
         let shown = (Arc::clone(&self.store), Rc::clone(&self.label));

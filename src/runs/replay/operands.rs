@@ -81,7 +81,7 @@ pub(super) fn whole(
 /// The rows of a weight that contain a line, and the index of their first value.
 fn rows_of(model: &Model, line: Line) -> (WeightRows, usize) {
     let Place::Weight(layer, weight) = line.place else { unreachable!("{} is not a weight", line.place) };
-    let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+    let nothing = PassDims::default();
     let width = match weight.axes() {
         [_, inputs] => model.sizes().axis(*inputs, nothing),
         axes => axes.iter().map(|&axis| model.sizes().axis(axis, nothing)).product(),

@@ -33,8 +33,8 @@ use llama_trace_core::trace::spread::Counting;
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{
-    Answer, Block, Cached, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region,
-    Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
+    Answer, Block, Cached, Filters, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query,
+    Region, Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
 };
 use llama_trace_engine::generate::{Sampler, Sampling};
 use llama_trace_engine::model::{Activations, Model};
@@ -199,14 +199,16 @@ fn cached_as(trace: &dyn Kept) -> CacheDtype {
 /// The sampler that drew the tokens of a sequence.
 fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
     let Some(drawing) = trace.sampling() else { return Ok(None) };
-    let Sampling { temperature, top_p, .. } = drawing.sampling;
+    let Sampling { temperature, top_p, min_p, typical_p, repetition_penalty, .. } = drawing.sampling;
     let sampler = Sampler::new(drawing.sampling);
     // A wrong value comes from the file, not from an option.
     let sampler = sampler.map_err(|_| {
         Error::model("the sampler settings in the trace are not valid")
             .at(trace.place())
-            .expected("a temperature of 0 or more, and top-p over 0 and up to 1")
-            .found(format!("temperature {temperature}, top-p {top_p}"))
+            .expected("values that the options of `llama-trace record` accept")
+            .found(format!(
+                "temperature {temperature}, top-p {top_p}, min-p {min_p}, typical-p {typical_p}, repetition penalty {repetition_penalty}"
+            ))
             .next("record it again")
     })?;
     Ok(Some(sampler.with_stream(drawing.stream.wrapping_add(sequence as u64))))
@@ -336,7 +338,8 @@ impl Serves for Reader {
     fn next_pass(&self, _: Run) -> PassDims {
         let passes = self.trace.passes(self.run, self.sequence);
         let start = passes.last().map_or(0, |pass| pass.dims.keys());
-        PassDims { pass: passes.len(), start, tokens: 1 }
+        let filters = passes.last().map_or(Filters::NONE, |pass| pass.dims.filters);
+        PassDims { pass: passes.len(), start, tokens: 1, filters }
     }
 }
 
@@ -363,6 +366,7 @@ impl Reader {
         for (draw, pass) in (0..).zip(self.trace.passes(self.run, self.sequence)) {
             let drawn = self.sampler.as_ref().filter(|_| sampling.temperature > 0.0);
             rules.push(pass.dims, drawn.map(|sampler| sampler.random(draw)));
+            rules.read(pass.tokens.iter().copied());
         }
         rules
     }
@@ -448,7 +452,14 @@ impl Reader {
             (None, Some(_)) => greedy()?,
             (None, None) => return Err(self.not_here(at.site)),
         };
-        sampler.look(logits.floats(last..last + 1), at.site.pass as u64, at.setting)
+        let text = self.text(at.site.pass);
+        sampler.look((logits.floats(last..last + 1), &text), at.site.pass as u64, at.setting, at.times)
+    }
+
+    /// The tokens of the text up to pass `pass`.
+    fn text(&self, pass: usize) -> Vec<u32> {
+        let passes = self.trace.passes(self.run, self.sequence);
+        passes.iter().take(pass + 1).flat_map(|pass| &pass.tokens).copied().collect()
     }
 
     /// The probability of each token of `at`, from the logits at the previous position.

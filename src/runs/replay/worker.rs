@@ -267,7 +267,9 @@ impl<'m> Worker<'m> {
             self.block(at.site.other(Stage::Logits), &Region(vec![last..dims.tokens, 0..sizes.vocab]))?;
         let run = block.run(last * sizes.vocab).ok_or_else(|| missing(at.site))?;
         let Values::F32(logits) = block.frame.values().slice(run) else { return Err(missing(at.site)) };
-        self.session.sequence.look(logits, at.site.pass as u64, at.setting)
+        let text: Vec<u32> =
+            self.passes[..=at.site.pass].iter().flat_map(|pass| &pass.ids).copied().collect();
+        self.session.sequence.look((logits, &text), at.site.pass as u64, at)
     }
 
     /// The pass of `site`, if the run has it.
@@ -388,7 +390,7 @@ impl<'m> Worker<'m> {
                 self.enter(site.pass, layers)?;
                 let Session { model, work, .. } = &mut self.session;
                 pass::finish(model, work, &mut NoProbe)?;
-                self.session.show_draw(site.pass, &mut watch)?;
+                self.session.show_draw(dims, &mut watch)?;
             }
         }
         self.session.model.backend.sync()

@@ -199,7 +199,7 @@ mod tests {
     fn every(mut check: impl FnMut(&Diagram, &Sizes, PassDims, Section)) {
         for sizes in models() {
             for (pass, start, tokens) in [(0, 0, 4), (1, 4, 1)] {
-                let dims = PassDims { pass, start, tokens };
+                let dims = PassDims { pass, start, tokens, ..PassDims::default() };
                 check(&Diagram::layer(&sizes, dims), &sizes, dims, Section::Layer);
                 check(&Diagram::pass(&sizes, dims), &sizes, dims, Section::Start);
             }

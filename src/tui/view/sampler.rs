@@ -1,12 +1,13 @@
-//! The sampler: logits, temperature, top-k, top-p and the sampling of the next token. A tried setting is shown beside
-//! the run's own setting.
+//! The sampler: logits, repetition penalty, temperature, the filters, and the sampling of the next token. A tried setting
+//! is shown beside the run's own setting.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use llama_trace_core::trace::draw::{Draw, Weighed};
+use llama_trace_core::trace::draw::{Draw, Filter, Sampling, Weighed};
 use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Axis, Query, Region, Stage, Step};
 
 use super::super::app::App;
@@ -29,10 +30,8 @@ pub struct Sampler;
 enum Line<'a> {
     /// A token.
     Token(&'a Weighed),
-    /// Tokens below this line are cut by top-p.
-    CutByP,
-    /// Tokens below this line are cut by top-k.
-    CutByK,
+    /// Tokens below this line are cut by this filter.
+    Cut(Filter),
     /// Tokens below this line have probability 0 in float32, so that no setting had to cut them.
     Vanishes,
     /// Number of tokens that are not listed.
@@ -64,7 +63,7 @@ fn picked(app: &App) -> Option<u32> {
     (draws(app)?.0.drawn != sampled).then_some(sampled)
 }
 
-/// Returns whether a token can never be sampled, whatever top-k and top-p are, because its probability is 0 in float32.
+/// Returns whether a token can never be sampled, whatever the filters are, because its probability is 0 in float32.
 fn vanishes(draw: &Draw, token: &Weighed) -> bool {
     draw.setting.temperature > 0.0 && token.prob == 0.0
 }
@@ -79,16 +78,13 @@ fn lines(draw: &Draw) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     let mut before: Option<&Weighed> = None;
     for token in &draw.tokens {
-        let cut = |stays: fn(&Weighed) -> bool| before.is_some_and(stays) && !stays(token);
-        if cut(|token| token.share > 0.0) && draw.after_p.count < draw.after_k.count {
-            lines.push(Line::CutByP);
-        }
+        let is_other = before.is_some_and(|before| before.removed_by != token.removed_by);
         if vanishes(draw, token) {
             if before.is_some_and(|before| !vanishes(draw, before)) {
                 lines.push(Line::Vanishes);
             }
-        } else if cut(|token| token.in_k) {
-            lines.push(Line::CutByK);
+        } else if let Some(filter) = token.removed_by.filter(|_| is_other) {
+            lines.push(Line::Cut(filter));
         }
         lines.push(Line::Token(token));
         before = Some(token);
@@ -122,15 +118,15 @@ impl View for Sampler {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "From logits to a token: divide by the temperature, softmax, cut by top-k and top-p, sample with a random number.",
-            "[ ] choose temperature, top-k, top-p or seed, ← → change it, Esc restores the run's own. Which tokens stay, and which one is sampled?",
-            "The model is not run again: the sampler draws from the same logits.",
+            "From logits to a token: divide by the temperature, softmax, cut by the filters, sample with a random number.",
+            "[ ] choose a setting, ← → change it, Esc restores the run's own, b makes it the run's own from here on. Which tokens stay, and which one is sampled?",
+            "The model is not run again: the sampler draws from the same logits. u draws 100 times: do the frequencies follow the shares?",
         ]
     }
 
     fn fits(&self, step: Step) -> bool {
-        let stages = [Stage::Logits, Stage::Probs, Stage::Nucleus, Stage::Sampled];
-        stages.map(Step::Stage).contains(&step)
+        let stage = step.stage();
+        stage == Stage::Logits || stage.info().section == Section::Sampler
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
@@ -170,7 +166,7 @@ impl View for Sampler {
     }
 
     fn keys(&self) -> &'static [(&'static str, &'static str)] {
-        &[("[ ]", "setting"), ("← →", "change"), ("Enter", "pick"), ("b", "branch")]
+        &[("[ ]", "setting"), ("← →", "change"), ("Enter", "pick"), ("b", "branch"), ("u", "100 draws")]
     }
 
     fn select(&self, app: &mut App, cell: (usize, usize)) {
@@ -224,6 +220,16 @@ impl View for Sampler {
                 theme.key(),
             ));
         }
+        let draw = shown(app).filter(|draw| draw.times > 0);
+        pieces.extend(draw.map(|draw| {
+            let times = draw.times;
+            let by =
+                if draw.random.is_some() { format!(" of seed {}", draw.setting.seed) } else { String::new() };
+            Piece::forms(
+                [format!(" · {times} draws{by}: this one and the next ones"), format!(" · {times} draws")],
+                theme.key(),
+            )
+        }));
         pieces
     }
 
@@ -252,10 +258,17 @@ impl View for Sampler {
             Piece::whole("Esc", theme.key()),
             Piece::whole(" the run's own", theme.dim()),
         ];
+        let branch = app.sampler.setting().map(|_| {
+            Piece::forms(
+                ["  b the run's own from here on", "  b keeps it", ""].map(String::from),
+                theme.key(),
+            )
+            .rank(2)
+        });
         // Enter does nothing on a line without a token.
         let chosen = Self::token(app).map(|id| format!("  Enter continues with {}", token_text(app, id)));
         let chosen = chosen.map(|words| Piece::forms([words, String::new()], theme.key()).rank(1));
-        let pieces: Vec<Piece> = pieces.into_iter().chain(chosen).collect();
+        let pieces: Vec<Piece> = pieces.into_iter().chain(branch).chain(chosen).collect();
         put_fit(buf, foot, 0, 1, &pieces);
     }
 
@@ -287,22 +300,66 @@ impl View for Sampler {
     }
 }
 
+/// Columns before the settings.
+const LABEL: u16 = 7;
+
+/// Columns after the settings, in little room and else: of the number of kept tokens, of their sum, and at least of the
+/// sampled token.
+const RESULTS: [(u16, u16, u16); 2] = [(6, 13, 19), (7, 14, 22)];
+
+/// The knobs that fit, and whether their names and the results are short: all knobs, or else those that change
+/// something, and the chosen one.
+fn knobs(app: &App, own: Sampling, tried: Sampling, room: u16) -> (Vec<Knob>, bool) {
+    let chosen = |knob: Knob| knob == app.sampler.knob();
+    let has_effect = |knob: Knob| {
+        let is_new = matches!(knob, Knob::Penalty | Knob::MinP | Knob::TypicalP);
+        !is_new || [own, tried].iter().any(|setting| knob.value(*setting) != knob.value(Sampling::GREEDY))
+    };
+    let all = || Knob::ALL.into_iter();
+    let some: Vec<Knob> = all().filter(|knob| chosen(*knob) || has_effect(*knob)).collect();
+    let ways = [(all().collect(), false), (some.clone(), false), (all().collect(), true), (some, true)];
+    let fits = |(knobs, short): &(Vec<Knob>, bool)| {
+        let columns: u16 = knobs.iter().map(|knob| knob_columns(*knob, *short)).sum();
+        LABEL + columns + RESULTS[usize::from(!*short)].2 <= room
+    };
+    let alone = || (all().filter(|knob| chosen(*knob)).collect(), true);
+    ways.into_iter().find(fits).unwrap_or_else(alone)
+}
+
+/// Columns of a knob.
+fn knob_columns(knob: Knob, short: bool) -> u16 {
+    match knob {
+        Knob::Temperature if short => 6,
+        Knob::Temperature => 13,
+        Knob::TopK | Knob::MinP => 7,
+        Knob::TopP => 6,
+        Knob::Penalty => 9,
+        Knob::TypicalP if short => 7,
+        Knob::TypicalP => 11,
+        Knob::Seed if short => 6,
+        Knob::Seed => 8,
+    }
+}
+
 /// Draws the names of the settings, and below them the run's values and the tried values, each with the number of kept
 /// tokens, their sum and the sampled token. Draws a line with the steps of sampling.
 fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Buffer) {
-    const LABEL: u16 = 7;
     let theme = app.theme;
-    let narrow = area.width < 64;
-    let widths = if narrow { [6, 7, 6, 6] } else { [13, 7, 6, 8] };
+    let tried_setting = app.sampler.setting().unwrap_or(own.setting);
+    let (knobs, short) = knobs(app, own.setting, tried_setting, area.width);
     let mut x = LABEL;
-    for (knob, width) in Knob::ALL.into_iter().zip(widths) {
+    for knob in knobs.iter().copied() {
         let chosen = knob == app.sampler.knob();
-        let name = if narrow && knob == Knob::Temperature { "temp" } else { knob.name() };
+        let name = match knob {
+            Knob::Temperature if short => "temp",
+            Knob::TypicalP if short => "typ-p",
+            knob => knob.name(),
+        };
         put(buf, area, x, 0, name, if chosen { theme.strong() } else { theme.dim() });
-        x += width;
+        x += knob_columns(knob, short);
     }
     // A token's text gets the columns that the counts do not need.
-    let (sum_at, drawn_at) = if narrow { (6, 13) } else { (7, 14) };
+    let (sum_at, drawn_at, _) = RESULTS[usize::from(!short)];
     put(buf, area, x, 0, "stay", theme.dim());
     put(buf, area, x + sum_at, 0, "sum", theme.dim());
     put(buf, area, x + drawn_at, 0, if picked(app).is_some() { "picked" } else { "sampled" }, theme.dim());
@@ -310,9 +367,10 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     for (y, name, draw, lit) in rows {
         let style = if lit { theme.key() } else { theme.strong() };
         put(buf, area, 0, y, name, if draw.is_some() || lit { style } else { theme.dim() });
-        let setting = if y == 1 { own.setting } else { app.sampler.setting().unwrap_or(own.setting) };
+        let setting = if y == 1 { own.setting } else { tried_setting };
         let mut x = LABEL;
-        for (knob, width) in Knob::ALL.into_iter().zip(widths) {
+        for knob in knobs.iter().copied() {
+            let width = knob_columns(knob, short);
             let value = text::cut(&knob.value(setting), usize::from(width) - 2);
             let chosen = y == 2 && knob == app.sampler.knob();
             let changed = knob.value(setting) != knob.value(own.setting);
@@ -327,8 +385,8 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
             x += width;
         }
         let Some(draw) = draw else { continue };
-        put(buf, area, x, y, &draw.after_p.count.to_string(), Style::new());
-        put(buf, area, x + sum_at, y, &text::figure_in(draw.after_p.sum, false, 6), Style::new());
+        put(buf, area, x, y, &draw.kept().count.to_string(), Style::new());
+        put(buf, area, x + sum_at, y, &text::figure_in(draw.kept().sum, false, 6), Style::new());
         let token = picked(app).filter(|_| y == 1).unwrap_or(draw.drawn);
         put(buf, area, x + drawn_at, y, &token_text(app, token), theme.token());
     }
@@ -353,7 +411,7 @@ fn setting(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Bu
             pieces.push(Piece::whole(format!("{} {value} ", knob.name()), style).rank(1));
         }
     }
-    pieces.push(Piece::whole(format!("{} stay ", draw.after_p.count), Style::new()).rank(2));
+    pieces.push(Piece::whole(format!("{} stay ", draw.kept().count), Style::new()).rank(2));
     let token = picked(app).filter(|_| !tries).unwrap_or(draw.drawn);
     pieces.push(Piece::whole(token_text(app, token), theme.token()).rank(2));
     put_fit(buf, area, 0, 0, &pieces);
@@ -365,6 +423,12 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
     let logits = [format!("{} logits", draw.vocab), draw.vocab.to_string()];
     let mut pieces = vec![Piece::forms(logits, plain).rank(4)];
     let greedy = draw.setting.temperature == 0.0;
+    let filters = draw.setting.filters();
+    if filters.penalty {
+        let penalty = draw.setting.repetition_penalty;
+        let forms = [format!(" → repeated tokens: penalty {penalty}"), format!(" → penalty {penalty}")];
+        pieces.push(Piece::forms(forms, plain).rank(3));
+    }
     if greedy {
         pieces.push(Piece::whole(" → the largest is taken", plain));
     } else {
@@ -395,6 +459,12 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
         if draw.setting.top_p < 1.0 {
             pieces.push(after("top-p", draw.after_p.count));
         }
+        if filters.min_p {
+            pieces.push(after("min-p", draw.after_min_p.count));
+        }
+        if filters.typical_p {
+            pieces.push(after("typical-p", draw.after_typical_p.count));
+        }
     }
     match draw.random {
         _ if picked(app).is_some() && app.sampler.setting().is_none() => {
@@ -421,11 +491,13 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     let texts = usize::from(area.width / 5).clamp(6, 20);
     let text_at = digits as u16 + 1;
     let logit_at = text_at + texts as u16 + 1;
-    // In little room, the bars of two settings are more important than the logits, which are the same for both.
-    let has_logits = tried.is_none() || area.width >= logit_at + 4 * NUMBER + 1 + BARS + SHORT;
+    // In little room, the bars are more important than the logits.
+    let more = u16::from(tried.is_some()) + u16::from(draw.times > 0);
+    let has_logits = more == 0 || area.width >= logit_at + (3 + more) * NUMBER + 1 + BARS + SHORT;
     let prob_at = if has_logits { logit_at + NUMBER } else { logit_at };
     let share_at = prob_at + NUMBER;
-    let own_at = share_at + NUMBER;
+    let count_at = share_at + NUMBER;
+    let own_at = if draw.times > 0 { count_at + NUMBER } else { count_at };
     let bar_at = if tried.is_some() { own_at + NUMBER } else { own_at } + 1;
     let mark = if tried.is_some() { " ← sampled by the run" } else { " ← sampled" };
     let rest = usize::from(area.width.saturating_sub(bar_at));
@@ -444,6 +516,9 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     }
     heading(prob_at - 1, "prob", theme.dim(), buf);
     heading(share_at - 1, "share", theme.dim(), buf);
+    if draw.times > 0 {
+        heading(count_at - 1, &format!("of {}", draw.times), theme.dim(), buf);
+    }
     if tried.is_some() {
         heading(own_at - 1, "in run", theme.dim(), buf);
     }
@@ -472,6 +547,9 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
         }
         number(prob_at, &value(token.prob), plain, buf);
         number(share_at, &if stays { value(token.share) } else { no_share(draw, token) }, pick(plain), buf);
+        if draw.times > 0 {
+            number(count_at, &token.count.to_string(), plain, buf);
+        }
         if tried.is_some() {
             let said = match own.of(token.id) {
                 Some(there) if there.share > 0.0 => value(there.share),
@@ -505,7 +583,7 @@ fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
     let sum = |sum: f64| text::figure_in(sum, false, 6);
     match line {
         // Top-p counts only the tokens that top-k kept.
-        Line::CutByP if draw.after_k.count < draw.vocab => {
+        Line::Cut(Filter::TopP) if draw.after_k.count < draw.vocab => {
             let (p, count) = (draw.setting.top_p, draw.after_p.count);
             let share = sum(draw.after_p.sum / draw.after_k.sum);
             let whole = format!(
@@ -518,16 +596,28 @@ fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
             }
             format!("top-p {p}: {count} stay, sum {}, {share} of top-k's", sum(draw.after_p.sum))
         }
-        Line::CutByP => format!(
+        Line::Cut(Filter::MinP) => format!(
+            "min-p {} cuts here: {} stay, sum {}",
+            draw.setting.min_p,
+            draw.after_min_p.count,
+            sum(draw.after_min_p.sum)
+        ),
+        Line::Cut(Filter::TypicalP) => format!(
+            "typical-p {} cuts here: {} stay, sum {}",
+            draw.setting.typical_p,
+            draw.after_typical_p.count,
+            sum(draw.after_typical_p.sum)
+        ),
+        Line::Cut(Filter::TopP) => format!(
             "top-p {} cuts here: {} stay, sum {}",
             draw.setting.top_p,
             draw.after_p.count,
             sum(draw.after_p.sum)
         ),
-        Line::CutByK if draw.setting.temperature == 0.0 => {
+        Line::Cut(Filter::TopK) if draw.setting.temperature == 0.0 => {
             format!("the largest is taken: its prob is {}", sum(draw.after_k.sum))
         }
-        Line::CutByK => {
+        Line::Cut(Filter::TopK) => {
             format!("top-k cuts here: {} stay, sum {}", draw.after_k.count, sum(draw.after_k.sum))
         }
         Line::Vanishes => match draw.above_0() {
@@ -538,6 +628,10 @@ fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
             }
             None => "below: prob 0 in float32".to_owned(),
         },
+        Line::Others(count) if draw.times > 0 => {
+            let listed: u32 = draw.tokens.iter().map(|token| token.count).sum();
+            format!("{count} others, less likely, drawn {} times", draw.times - listed as usize)
+        }
         Line::Others(count) => format!("{count} others, less likely"),
         Line::Token(_) => String::new(),
     }

@@ -110,25 +110,36 @@ fn file(app: &App) -> String {
 }
 
 /// Forms of the sampler's setting, the longest first: " · temperature 0.8 top-k 40 top-p 0.9 seed 7 stream 1". Stream 0
-/// is not named. At temperature 0 only the temperature is named, because nothing else has an effect.
+/// is not named. At temperature 0 only the temperature and a repetition penalty are named, because nothing else has an
+/// effect.
 fn drawing(app: &App) -> Vec<String> {
     // A branch may have its own setting.
     let own = app.outline().setting;
     let run = app.origin.drawing.map(|drawing| drawing.sampling);
-    let Some(Sampling { temperature, top_k, top_p, seed }) = own.or(run) else { return vec![String::new()] };
+    let Some(sampling) = own.or(run) else { return vec![String::new()] };
+    let Sampling { temperature, top_k, top_p, min_p, typical_p, repetition_penalty, seed } = sampling;
+    let filters = sampling.filters();
+    let penalty = |name: &str| {
+        if filters.penalty { format!(" {name} {repetition_penalty}") } else { String::new() }
+    };
     if temperature == 0.0 {
-        let short = " · T 0".to_owned();
-        return vec![" · temperature 0".to_owned(), short.clone(), short, String::new()];
+        let short = format!(" · T 0{}", penalty("r"));
+        let whole = format!(" · temperature 0{}", penalty("penalty"));
+        return vec![whole, short.clone(), short, String::new()];
     }
     let k = |name: &str| if top_k > 0 { format!(" {name} {top_k}") } else { String::new() };
     let p = |name: &str| if top_p < 1.0 { format!(" {name} {top_p}") } else { String::new() };
+    let min = |name: &str| if filters.min_p { format!(" {name} {min_p}") } else { String::new() };
+    let typical = |name: &str| if filters.typical_p { format!(" {name} {typical_p}") } else { String::new() };
+    let long = [k("top-k"), p("top-p"), min("min-p"), typical("typical-p"), penalty("penalty")].concat();
+    let short = [k("k"), p("p"), min("m"), typical("t"), penalty("r")].concat();
     // Each sequence has its own stream of random numbers. The streams are numbered in the order of the sequences.
     let stream = app.origin.drawing.map_or(0, |drawing| drawing.stream) + app.outline().sequence as u64;
     let stream = if stream > 0 { format!(" stream {stream}") } else { String::new() };
     vec![
-        format!(" · temperature {temperature}{}{} seed {seed}{stream}", k("top-k"), p("top-p")),
-        format!(" · T {temperature}{}{} s {seed}{stream}", k("k"), p("p")),
-        format!(" · T {temperature}{}{} …", k("k"), p("p")),
+        format!(" · temperature {temperature}{long} seed {seed}{stream}"),
+        format!(" · T {temperature}{short} s {seed}{stream}"),
+        format!(" · T {temperature}{short} …"),
         format!(" · T {temperature} …"),
         String::new(),
     ]

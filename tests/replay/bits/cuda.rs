@@ -149,7 +149,7 @@ fn a_batch_draws_what_each_draws_alone() {
     for precision in sampled("precisions of a batch", PRECISIONS, 1) {
         let checkpoint = random::of_config("random", small(0), Dtype::BF16);
         let Some((cuda, cpu)) = both(&checkpoint, precision) else { return };
-        let sampling = Sampling { temperature: 0.9, top_k: 30, top_p: 0.95, seed: 3 };
+        let sampling = Sampling { temperature: 0.9, top_k: 30, top_p: 0.95, seed: 3, ..Sampling::default() };
         let prompts = [prompt(3), prompt(20), prompt(1)];
         fn texts(model: &Model, sampler: &Sampler, ids: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
             let mut texts = vec![Vec::new(); ids.len()];
@@ -206,7 +206,9 @@ fn the_device_draws_what_the_sampler_draws() {
     ];
     for (vocab, settings, rounds) in sampled("vocabularies to draw from", vocabularies, 3) {
         for &(temperature, top_k, top_p) in settings {
-            let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed: 11 }).unwrap();
+            let mut sampler =
+                Sampler::new(Sampling { temperature, top_k, top_p, seed: 11, ..Sampling::default() })
+                    .unwrap();
             for round in rounds.clone() {
                 // Many logits are equal. In round 4, a third of the tokens cannot be sampled. In round 5, one logit is
                 // NaN.
@@ -223,7 +225,7 @@ fn the_device_draws_what_the_sampler_draws() {
                 let all: Vec<f32> = [&zeros, &logits, &logits].into_iter().flatten().copied().collect();
                 let mut buffer = cuda.buffer(all.len()).unwrap();
                 cuda.write(&all, 0, &mut buffer).unwrap();
-                let draw: Draw = sampler.next_draw(0);
+                let draw: Draw = sampler.next_draw(0).unwrap();
                 let other = Draw { temperature: 0.0, random: 0.0, ..draw };
                 let more = Draw { random: 1.0 - draw.random, ..draw };
                 let span = |sequence| Span { sequence, start: 0, tokens: 1 };
@@ -231,7 +233,7 @@ fn the_device_draws_what_the_sampler_draws() {
                 cuda.begin_pass(&[0; 3], &[0, 1, 2].map(span), &[other, draw, more], &mut pass).unwrap();
                 cuda.draw(&buffer, vocab, &pass).unwrap();
                 let drawn = cuda.drawn(&pass).unwrap();
-                let expected = sampler.sample(&logits, 0, 0, &mut NoProbe);
+                let expected = sampler.sample(&logits, &[], (0, 0), &mut NoProbe);
                 let what = format!("{vocab} tokens, {temperature} {top_k} {top_p}, round {round}");
                 assert_eq!((drawn[1].id, drawn[1].not_a_number), (expected, round == 5), "{what}");
                 assert_eq!((drawn[0].id, drawn[0].not_a_number), (0, false), "{what}");
@@ -247,7 +249,7 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
     for (temperature, sequences) in [(0.0, 1), (0.8, 1), (0.8, 3)] {
         let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
         let model = Model::load(&checkpoint, cuda).unwrap();
-        let sampling = Sampling { temperature, top_k: 9, top_p: 0.9, seed: 3 };
+        let sampling = Sampling { temperature, top_k: 9, top_p: 0.9, seed: 3, ..Sampling::default() };
         let ids = (0..sequences).map(|sequence| prompt(3 + sequence)).collect();
         let prompts = Prompts { ids, ends: Vec::new(), draws: 12, context: None, chunk: None, memory: None };
         let mut batch = Batch::new(&model, Sampler::new(sampling).unwrap(), prompts, |_| None).unwrap();

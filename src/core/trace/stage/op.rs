@@ -40,8 +40,14 @@ pub enum Op {
     Silu,
     /// a · b.
     Mul,
+    /// Logits of repeated tokens, divided by the penalty where positive, else multiplied.
+    Penalize,
     /// Softmax of logits / temperature.
     Probs,
+    /// Probabilities that are at least a share of the largest one.
+    MinP,
+    /// Probabilities that typical-p keeps.
+    TypicalP,
     /// Probabilities that top-k and top-p keep.
     TopKTopP,
     /// A token drawn from probabilities.
@@ -69,6 +75,9 @@ impl Op {
             Self::Mix => "attention",
             Self::Silu => "silu",
             Self::Mul => "mul",
+            Self::Penalize => "repetition_penalty",
+            Self::MinP => "min_p",
+            Self::TypicalP => "typical_p",
             Self::TopKTopP => "top_k_top_p",
             Self::Sample => "sample",
         }

@@ -313,14 +313,29 @@ stages! {
         purpose "One score for each of {V} tokens: how well it would continue the text after token t."
         aliases "lm_head" "(the returned logits)" "result_output" "output"
 
-    Probs "probs" Sampler [Vocab] Probs from [of(Stage::Logits)] with []
+    PenalizedLogits "penalized_logits" Sampler [Vocab] Penalize from [of(Stage::Logits)] with []
+        unit Logit, rounded Never, runs Derived, only Penalty else Logits;
+        formula "penalized_logits[v] = x / penalty where x ≥ 0, x · penalty where x < 0, x = logits[last, v], for every token v of the text so far; x for the others"
+        purpose "The repetition penalty makes every token less likely that the text has already, whether it has it once or often."
+        aliases "" "" "" ""
+    Probs "probs" Sampler [Vocab] Probs from [of(Stage::PenalizedLogits)] with []
         unit Probability, rounded Never, runs Derived;
         formula "probs = softmax(logits[last, :] / temperature); at temperature 0 softmax(logits[last, :])"
         purpose "The scores after the last token as probabilities."
         aliases "" "" "" ""
-    Nucleus "nucleus" Sampler [Vocab] TopKTopP from [of(Stage::Probs)] with []
+    MinP "min_p" Sampler [Vocab] MinP from [of(Stage::Probs)] with []
+        unit Probability, rounded Never, runs Derived, only MinP else Probs;
+        formula "of the tokens that top-k and top-p keep, those with probs[v] ≥ min-p · max probs, divided by their sum; all others are 0"
+        purpose "Removes the tokens that are much less likely than the most likely one. Where the model is sure, few tokens stay; where it is not, many do."
+        aliases "" "" "" ""
+    TypicalP "typical_p" Sampler [Vocab] TypicalP from [of(Stage::MinP)] with []
+        unit Probability, rounded Never, runs Derived, only TypicalP else MinP;
+        formula "the tokens in the order of |−ln q[v] − H|, H = −Σ q · ln q, until their q reach the sum typical-p, and those that are as typical as the last one, divided by their sum; q = min_p (probs after top-k and top-p where there is no min_p)"
+        purpose "Keeps the tokens whose surprise −ln q is nearest to the average surprise, the entropy H. This can remove the most likely token."
+        aliases "" "" "" ""
+    Nucleus "nucleus" Sampler [Vocab] TopKTopP from [of(Stage::TypicalP)] with []
         unit Probability, rounded Never, runs Derived;
-        formula "top-k keeps the probs of the k most likely tokens (exactly k; if equal, the lower ids), divided by their sum; of these, top-p keeps as few of the most likely as reach the sum p, divided by their sum; all others are 0; at temperature 0, 1 for the largest logit"
+        formula "top-k keeps the probs of the k most likely tokens (exactly k; if equal, the lower ids), divided by their sum; of these, top-p keeps as few of the most likely as reach the sum p, divided by their sum; all others are 0; at temperature 0, 1 for the largest logit; with min_p or typical_p, the last of them"
         purpose "The tokens that can be sampled, with their probabilities."
         aliases "" "" "" ""
     Sampled "sampled" Sampler [One] Sample from [of(Stage::Nucleus)] with []

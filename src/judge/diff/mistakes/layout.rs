@@ -229,7 +229,7 @@ fn of_heads(
 impl Reordered {
     /// The shape of a matrix; `None` for a vector.
     fn lengths(&self, weight: Weight) -> Option<[usize; 2]> {
-        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        let nothing = PassDims::default();
         self.sizes.shape(weight.axes(), nothing).try_into().ok()
     }
 

@@ -188,7 +188,7 @@ fn checked(about: &About) -> std::result::Result<Vec<Stage>, String> {
     about.card.check().map_err(|_| "a model with invalid sizes".to_owned())?;
     about.cache().ok_or("an unknown number type of the cache")?;
     let named = about.stages().ok_or("an unknown name of a stage")?;
-    let possible = stages(&about.card.sizes(), Keep::All, |_| false);
+    let possible = stages(&about.card.sizes(), about.sampling.sampling.filters(), Keep::All, |_| false);
     // The stages must be in the order of the pass, each at most once.
     let mut rest = possible.into_iter();
     let in_order = named.iter().all(|stage| rest.any(|other| other == *stage));
@@ -246,6 +246,7 @@ fn passes(
         return Err(wrong());
     }
     let most = about.card.config.context.min(MAX_KEYS);
+    let filters = about.sampling.sampling.filters();
     let mut passes: Vec<Vec<PassDims>> = Vec::new();
     let mut shared = 0_usize;
     for [course, pass, start, tokens] in rows {
@@ -273,7 +274,7 @@ fn passes(
         if !right {
             return Err(wrong());
         }
-        passes[last].push(PassDims { pass, start, tokens });
+        passes[last].push(PassDims { pass, start, tokens, filters });
     }
     if passes.len() == courses { Ok(passes) } else { Err(wrong()) }
 }

@@ -10,6 +10,7 @@ use crate::replay::derive::{Rows, derive_rows, is_derivable, shaped};
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
+use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Block, Frame, FrameData, PassDims, Region, Site, Stage, Stats};
 
 use ndarray::{ArrayD, IxDyn};
@@ -70,7 +71,7 @@ impl Reader {
         match site.stage {
             Stage::CacheK => self.cached(site, Stage::XkRope, rows),
             Stage::CacheV => self.cached(site, Stage::Xv, rows),
-            Stage::Probs | Stage::Nucleus | Stage::Sampled => self.drawn_from(site),
+            stage if stage.info().section == Section::Sampler => self.drawn_from(site),
             Stage::AttnResidual | Stage::FfnResidual => self.residual(site, rows),
             stage if is_derivable(stage) => self.derived(site, rows, None),
             _ => Err(self.not_here(site)),
@@ -171,7 +172,8 @@ impl Reader {
         let shape = sizes.shape(site.stage.axes(), dims);
         let mut cutting = Cutting::new(site, Region::whole(&shape), &sizes, dims);
         let Some(mut sampler) = self.sampler.clone() else { return Err(self.not_here(site)) };
-        sampler.sample(logits.floats(last), site.sequence, site.pass, &mut cutting);
+        let text = self.text(site.pass);
+        sampler.sample(logits.floats(last), &text, (site.sequence, site.pass), &mut cutting);
         let block = cutting.into_block().ok_or_else(|| self.not_here(site))?;
         Ok(Arc::unwrap_or_clone(block.frame))
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::record::Kept;
-use llama_trace_core::trace::stage::Input;
+use llama_trace_core::trace::stage::{Input, Section};
 use llama_trace_core::trace::{Site, Stage};
 
 /// The stages of a run that are available without the weights of the model. No values are read.
@@ -42,7 +42,7 @@ impl<'a> Follows<'a> {
         match site.stage {
             Stage::CacheK => self.cached(site, Stage::XkRope),
             Stage::CacheV => self.cached(site, Stage::Xv),
-            Stage::Probs | Stage::Nucleus | Stage::Sampled => {
+            stage if stage.info().section == Section::Sampler => {
                 self.drawn && self.has(site.other(Stage::Logits))
             }
             stage => stage.info().derived_from.is_some_and(|from| {

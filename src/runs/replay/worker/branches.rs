@@ -64,6 +64,7 @@ impl Worker<'_> {
         last.sampled = fork.token;
         let shared = last.dims.keys();
         let text = text.parted(shared, fork.token, fork.pass as u64 + 1, fork.setting)?;
+        last.dims.filters = text.sampling().filters();
         self.branches.others.insert(run, Course { text, passes });
         self.branches.parted.insert(run, (fork.of, shared));
         Ok(())

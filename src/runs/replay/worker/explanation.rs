@@ -51,6 +51,7 @@ impl Worker<'_> {
         for (draw, pass) in (0..).zip(&self.passes) {
             let random = (sampling.temperature > 0.0).then(|| self.session.sequence.random(draw));
             rules.push(pass.dims, random);
+            rules.read(pass.ids.iter().copied());
         }
         rules
     }

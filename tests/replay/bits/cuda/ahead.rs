@@ -12,7 +12,7 @@ fn model() -> Option<(Model, Model)> {
 }
 
 fn drawing(temperature: f32) -> Sampler {
-    Sampler::new(Sampling { temperature, top_k: 0, top_p: 0.98, seed: 4 }).unwrap()
+    Sampler::new(Sampling { temperature, top_k: 0, top_p: 0.98, seed: 4, ..Sampling::default() }).unwrap()
 }
 
 /// The texts, and the reason for the end of each.
