@@ -92,7 +92,7 @@ pub(super) fn with(model: &Model, list: Vec<Edit>, reading: &Reading<'_>) -> Res
     let edits = Edits::new(list);
     edits.check(&model.card(), reading.passes)?;
     // A command that chooses its own passes reads sources in the first pass.
-    let whole = [(0, PassDims { pass: 0, start: 0, tokens: model.config.context })];
+    let whole = [(0, PassDims { pass: 0, start: 0, tokens: model.config.context, ..PassDims::default() })];
     let passes = if reading.passes.is_empty() { &whole } else { reading.passes };
     let mut given = Given::default();
     let mut frames: HashMap<Origin, BTreeSet<Site>> = HashMap::new();

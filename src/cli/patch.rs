@@ -147,7 +147,7 @@ fn with_edits(
     prompts: &[Prompt],
 ) -> Result<Model> {
     let dims = |(sequence, prompt): (usize, &Prompt)| {
-        (sequence, PassDims { pass: 0, start: 0, tokens: prompt.ids.len() })
+        (sequence, PassDims { pass: 0, start: 0, tokens: prompt.ids.len(), ..PassDims::default() })
     };
     let passes: Vec<_> = prompts.iter().enumerate().map(dims).collect();
     let (args, cpu) = (&args.model, &args.cpu);

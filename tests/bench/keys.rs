@@ -19,7 +19,7 @@ use llama_trace::record::{About, Keep, Plan, Target, Trace, Writer};
 use llama_trace::replay::Recorded;
 use llama_trace::replay::derive::follows;
 use llama_trace::trace::manifest::Drawing;
-use llama_trace::trace::{ModelCard, PassDims, Probe, Run, Sampling, Site, Status, Values};
+use llama_trace::trace::{Filters, ModelCard, PassDims, Probe, Run, Sampling, Site, Status, Values};
 use llama_trace::tui::app::App;
 use llama_trace::tui::events::action_of;
 use llama_trace::tui::theme::{Depth, Theme};
@@ -76,7 +76,7 @@ fn record(path: &std::path::Path) {
     };
     let sizes = card.sizes();
     let dims = PassDims { pass: 0, start: 0, tokens: TOKENS, ..PassDims::default() };
-    let stages = stages(&sizes, Keep::Minimal, follows);
+    let stages = stages(&sizes, Filters::default(), Keep::Minimal, follows);
     let about = About {
         program: "bench".into(),
         cache: card.precision.cache_dtype().name().into(),

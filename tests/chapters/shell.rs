@@ -23,9 +23,10 @@ pub(crate) fn option<'a>(words: &'a [String], names: &[&str]) -> Option<&'a str>
 /// Returns whether the command opens the viewer.
 pub(crate) fn opens_viewer(words: &[String]) -> bool {
     let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
-    let prints =
-        matches!(words.get(1).map(String::as_str), Some("log" | "export" | "info" | "snapshot" | "diff" | "patch"))
-            || has(&["--help", "-h", "--version", "-V"]);
+    let prints = matches!(
+        words.get(1).map(String::as_str),
+        Some("log" | "export" | "info" | "snapshot" | "diff" | "patch")
+    ) || has(&["--help", "-h", "--version", "-V"]);
     !prints && (has(&["--step"]) || !has(&["--prompt", "-p", "--prompt-file", "--ids"]))
 }
 

@@ -93,7 +93,7 @@ fn edited(model: &Model, case: &Case) -> Model {
     let mut start = 0;
     let dims = case.passes.iter().enumerate().map(|(pass, ids)| {
         start += ids.len();
-        (0, PassDims { pass, start: start - ids.len(), tokens: ids.len() })
+        (0, PassDims { pass, start: start - ids.len(), tokens: ids.len(), ..PassDims::default() })
     });
     let dims: Vec<_> = dims.collect();
     let edits = parsed(case.edits.iter().cloned());
@@ -287,7 +287,12 @@ fn an_edit_of_one_sequence_of_a_batch_changes_this_sequence_only() {
             let prompt = case.passes[0].clone();
             let before = prompt.iter().rev().copied().chain([5, 4]).collect();
             let ids: [Vec<u32>; 3] = [before, prompt, vec![7, 3, 6]];
-            let dims = ids.iter().map(|ids| PassDims { pass: 0, start: 0, tokens: ids.len() });
+            let dims = ids.iter().map(|ids| PassDims {
+                pass: 0,
+                start: 0,
+                tokens: ids.len(),
+                ..PassDims::default()
+            });
             let dims: Vec<_> = dims.enumerate().collect();
             let texts = case.edits.iter().map(|text| format!("s1/{}", text.trim_start_matches("s0/")));
             let model = with_sources(&plain, parsed(texts), &dims, &case.passes);

@@ -121,7 +121,7 @@ fn what_is_asked_of_such_a_run_adds_up_and_the_part_has_no_share() {
 
 /// The stages with float values that an edit can name, of a model.
 fn stages(model: &Model) -> Vec<Stage> {
-    let dims = PassDims { pass: 0, start: 0, tokens: 5 };
+    let dims = PassDims { pass: 0, start: 0, tokens: 5, ..PassDims::default() };
     let edited =
         |stage: &Stage| Edit::parse(&format!("{stage} *= 1")).is_ok() && stage.present(&model.sizes(), dims);
     Stage::ALL.iter().copied().filter(edited).collect()
@@ -235,8 +235,10 @@ fn an_edited_key_stays_in_the_cache_and_an_edited_softmax_holds_for_its_pass() {
 fn a_part_or_a_cell_that_the_model_does_not_have_is_named() {
     let plain = model("golden/gqa", Cpu::default(), &[]);
     let layers = plain.sizes().layers;
-    let passes =
-        [(0, PassDims { pass: 0, start: 0, tokens: 5 }), (0, PassDims { pass: 1, start: 5, tokens: 1 })];
+    let passes = [
+        (0, PassDims { pass: 0, start: 0, tokens: 5, ..PassDims::default() }),
+        (0, PassDims { pass: 1, start: 5, tokens: 1, ..PassDims::default() }),
+    ];
     for (text, expected) in [
         ("L0/h4 off".to_owned(), "head 4 is past the last"),
         (format!("L{layers}/ffn off"), "the model has no layer"),

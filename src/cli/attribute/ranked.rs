@@ -4,7 +4,8 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::cli::input::{self, Run};
+use crate::cli::edited;
+use crate::cli::input;
 use crate::cli::progress::Progress;
 use crate::cli::{AttributeArgs, EffectName, LogFormat, RankedPart, output};
 use llama_trace_core::error::{Error, Result};
@@ -39,7 +40,7 @@ pub(super) fn run(args: &AttributeArgs) -> Result<()> {
 }
 
 fn find(args: &AttributeArgs) -> Result<Found> {
-    let run = Run::open(&args.run)?.edited(&args.run, 1)?;
+    let run = edited::run(&args.run, 1)?;
     let [prompt] = &run.prompts[..] else {
         return Err(Error::usage("this command takes only one prompt")
             .found(format!("{} prompts", run.prompts.len()))

@@ -135,7 +135,7 @@ impl Place {
                 format!("layers from 0 to {}", sizes.layers - 1),
             );
         }
-        let longest = PassDims { pass: 0, start: 0, tokens: card.config.context };
+        let longest = PassDims { pass: 0, start: 0, tokens: card.config.context, ..PassDims::default() };
         if passes.is_empty() {
             return self.check_axes(card, &[longest]);
         }
