@@ -385,7 +385,8 @@ fn wrong_form(note: &Note) -> Vec<String> {
 fn is_run(words: &[String], run: &note::Run) -> bool {
     let prompt = option(words, &["--prompt", "-p"]).unwrap_or("Once upon a time");
     let passes = option(words, &["-n", "--tokens"]).and_then(|count| count.parse().ok()).unwrap_or(1);
-    let sampling = ["--temperature", "--top-p", "--top-k", "--seed"];
+    let sampling =
+        ["--temperature", "--top-p", "--top-k", "--min-p", "--typical-p", "--repetition-penalty", "--seed"];
     let same = |name: &&str| option(words, &[name]) == option(&run.sampling, &[name]);
     let precision = option(words, &["--precision"]).unwrap_or("f32");
     let same_arithmetic = precision == run.precision;

@@ -209,7 +209,9 @@ fn a_model_without_a_tokenizer_takes_ids_and_shows_them() {
 #[test]
 fn one_line_names_the_options_that_temperature_0_overrules() {
     let run = |args: &[&str]| stderr(&llama_trace(["--prompt", "x", "-n", "1"].iter().chain(args)));
-    for option in [["--top-p", "0.9"], ["--top-k", "3"], ["--seed", "7"]] {
+    for option in
+        [["--top-p", "0.9"], ["--top-k", "3"], ["--min-p", "0.1"], ["--typical-p", "0.9"], ["--seed", "7"]]
+    {
         let said = run(&option);
         let one =
             said.lines().count() == 1 && said.starts_with(option[0]) && said.contains("--temperature 1");
@@ -218,7 +220,45 @@ fn one_line_names_the_options_that_temperature_0_overrules() {
     }
     let said = run(&["--seed", "7", "--top-p", "0.5"]);
     assert!(said.starts_with("--top-p, --seed ") && said.lines().count() == 1, "{said}");
+    assert_eq!(run(&["--repetition-penalty", "1.2"]), "", "it has an effect at temperature 0 too");
     assert_eq!(run(&[]), "");
+}
+
+/// Each option adds its stage to the pass. The log, the manifest and an address name them.
+#[test]
+fn min_p_typical_p_and_the_repetition_penalty_are_stages() {
+    let options =
+        ["--temperature", "1", "--min-p", "0.1", "--typical-p", "0.7", "--repetition-penalty", "1.5"];
+    let run = ["--prompt", PROMPT, "-n", "2"];
+    let log = ok(&llama_trace(["log"].iter().chain(&run).chain(&options)));
+    let names = ["logits", "penalized_logits", "probs", "min_p", "typical_p", "nucleus", "sampled"];
+    let places = names.map(|name| {
+        let at = log.find(&format!(" {name} ")).or_else(|| log.find(&format!("\n{name} ")));
+        at.unwrap_or_else(|| panic!("{name}: {log}"))
+    });
+    assert!(places.is_sorted(), "{places:?} {log}");
+    let plain = ok(&llama_trace(["log"].iter().chain(&run)));
+    assert!(["penalized_logits", "min_p", "typical_p"].iter().all(|name| !plain.contains(name)), "{plain}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let export =
+        ["export", "--stage", "logits,penalized_logits,min_p,typical_p", "--out", out.to_str().unwrap()];
+    ok(&llama_trace(export.iter().chain(&run).chain(&options)));
+    let manifest = std::fs::read_to_string(out.join("manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&manifest).unwrap();
+    let sampling = &manifest["sampling"];
+    for (name, value) in [("min_p", 0.1), ("typical_p", 0.7), ("repetition_penalty", 1.5)] {
+        assert!((sampling[name].as_f64().unwrap() - value).abs() < 1e-6, "{sampling}");
+    }
+    assert!(out.join("pass_001/typical_p.npy").exists());
+
+    let refused = llama_trace(["explain", "p0/min_p[v=3]", "--prompt", PROMPT]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("add --min-p 0.1"), "{}", stderr(&refused));
+    let explained = ok(&llama_trace(["explain", "p0/min_p[v=3]", "--prompt", PROMPT].iter().chain(&options)));
+    let is_told = ["min-p removes it", "no top-k, top-p 1 and min-p 0.1"];
+    assert!(is_told.iter().all(|words| explained.contains(words)), "{explained}");
 }
 
 #[test]
@@ -402,6 +442,9 @@ fn errors_of_wrong_requests_say_what_is_right() {
         (&["--prompt", "x", "--temperature=-1"], 2, "--temperature"),
         (&["--prompt", "x", "--temperature=nan"], 2, "--temperature"),
         (&["--prompt", "x", "--top-p", "0"], 2, "--top-p"),
+        (&["--prompt", "x", "--min-p", "1.5"], 2, "--min-p is out of range"),
+        (&["--prompt", "x", "--typical-p", "0"], 2, "--typical-p is out of range"),
+        (&["--prompt", "x", "--repetition-penalty=-1"], 2, "a number from 0.01 to 100"),
         (&["--prompt", "x", "--top-p", "90%"], 2, "a number is expected, with a point before its fraction"),
         (&["--prompt", "x", "--ids", "1"], 2, "cannot be used with"),
         (&["--model", "/nonexistent", "--prompt", "x"], 3, "/nonexistent"),

@@ -153,6 +153,7 @@ fn weights_that_are_nan_or_infinite_run_with_a_warning() {
             &[][..],
             &["--temperature", "1"],
             &["--temperature", "1", "--top-k", "3", "--top-p", "0.5"],
+            &["--temperature", "1", "--min-p", "0.1", "--typical-p", "0.5", "--repetition-penalty", "2"],
             &["log", "--values"],
             &["log", "--format", "json", "--values"],
             &["export", "--out", out.to_str().unwrap()],

@@ -114,6 +114,9 @@ fn sampling(words: &[String]) -> Result<Sampling> {
             "--temperature" => sampling.temperature = value.parse().map_err(|_| wrong(()))?,
             "--top-p" => sampling.top_p = value.parse().map_err(|_| wrong(()))?,
             "--top-k" => sampling.top_k = value.parse().map_err(|_| wrong(()))?,
+            "--min-p" => sampling.min_p = value.parse().map_err(|_| wrong(()))?,
+            "--typical-p" => sampling.typical_p = value.parse().map_err(|_| wrong(()))?,
+            "--repetition-penalty" => sampling.repetition_penalty = value.parse().map_err(|_| wrong(()))?,
             "--seed" => sampling.seed = value.parse().map_err(|_| wrong(()))?,
             _ => return Err(wrong(())),
         }

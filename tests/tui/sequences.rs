@@ -383,6 +383,37 @@ fn the_sampler_explains_top_p_and_its_bars() {
     }
 }
 
+/// `u` shows how often each token was drawn in 100 draws. Min-p, typical-p and the penalty have knobs too.
+#[test]
+fn the_sampler_counts_a_hundred_draws_and_tries_every_filter() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut program = Program::alone(size);
+        program.keys("/probs\r");
+        while program.stage.app.view().name() != "sampler" {
+            program.keys("v");
+        }
+        let shown = |program: &Program| {
+            let at = program.stage.app.draw_at(program.stage.app.sampler_trial().setting());
+            program.stage.app.answers().get(&at).unwrap().unwrap().clone()
+        };
+        assert!(!program.stage.screen().contains("of 100"));
+        program.keys("u");
+        let draw = shown(&program);
+        assert_eq!((draw.times, draw.tokens.iter().map(|token| token.count).sum::<u32>()), (100, 100));
+        program.stage.shows("of 100");
+        // Temperature 1, then min-p, typical-p and the penalty.
+        program.keys("→→]]]→→→→]←←←[[[[[→→→");
+        let setting = program.stage.app.sampler_trial().setting().unwrap();
+        assert_eq!((setting.min_p, setting.typical_p, setting.repetition_penalty), (0.1, 0.9, 1.2));
+        let draw = shown(&program);
+        assert!(draw.after_min_p.count <= draw.after_p.count, "{draw:?}");
+        assert!(draw.after_typical_p.count <= draw.after_min_p.count, "{draw:?}");
+        program.stage.shows("‹1.2›");
+        program.keys("u");
+        assert!(!program.stage.screen().contains("of 100"));
+    }
+}
+
 #[test]
 fn in_a_small_window_the_sampler_shows_the_setting_and_every_cut() {
     for size in [(60, 16), (80, 16), (80, 24), (120, 40), (200, 60)] {
@@ -414,7 +445,7 @@ fn the_sampler_branches_with_its_token_or_the_token_under_the_cursor() {
     program.keys("/probs\r");
     program.choose("sampler");
     // Changes the seed until another token is sampled.
-    program.keys("]]]");
+    program.keys("]]]]]");
     let run = program.stage.app.outline().passes[0].sampled.clone().unwrap();
     let drawn = |program: &Program| {
         let setting = program.stage.app.sampler_trial().setting();

@@ -267,12 +267,12 @@ fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
             }
             let stay = shown.0.iter().filter(|share| **share > 0.0).count();
             assert_eq!(own.kept().count, stay);
-            let groups = own.tokens.chunk_by(|a, b| a.removed_by == b.removed_by);
+            let groups: Vec<_> = own.tokens.chunk_by(|a, b| a.removed_by == b.removed_by).collect();
             assert!(
-                groups.clone().all(|group| group.windows(2).all(|two| two[0].prob >= two[1].prob)),
+                groups.iter().all(|group| group.windows(2).all(|two| two[0].prob >= two[1].prob)),
                 "the likeliest is first"
             );
-            let order: Vec<_> = groups.map(|group| group[0].removed_by).collect();
+            let order: Vec<_> = groups.iter().map(|group| group[0].removed_by).collect();
             assert!(order[0].is_none() && order[1..].is_sorted_by(|a, b| a > b), "{order:?}");
             assert!(
                 own.tokens[..stay].iter().all(|token| token.share > 0.0 && token.removed_by.is_none()),
