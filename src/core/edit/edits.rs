@@ -227,14 +227,18 @@ impl Edits {
         let mut selected = part.place.cells(sizes, dims);
         let shape: Vec<usize> = axes.iter().map(|&axis| stage.length(axis)).collect();
         let token = axes.iter().position(|&axis| axis == Axis::Token);
+        // A stage of which only some rows are here has the token axis first, so the cells of earlier rows come first.
+        let (of_pass, mut earlier) = (selected.iter().map(Vec::len).collect::<Vec<_>>(), 0);
         if let Some(token) = token {
+            earlier = selected[token].iter().filter(|&&t| t < held.start).count();
+            earlier *= of_pass[token + 1..].iter().product::<usize>();
             selected[token].retain(|t| held.contains(t));
         }
         let count: usize = selected.iter().map(Vec::len).product();
         if count == 0 {
             return Ok(None);
         }
-        let Some(operand) = self.operand(part, stage, kept, &selected, values)? else { return Ok(None) };
+        let Some(operand) = self.operand(part, stage, kept, &of_pass, values)? else { return Ok(None) };
         let rounded = site.stage.info().rounded != Rounded::Never;
         let (mut changed, mut first): (usize, Option<(Vec<usize>, f32, f32)>) = (0, None);
         let mut index = vec![0; axes.len()];
@@ -247,7 +251,7 @@ impl Edits {
             let at = shape.iter().zip(&index).enumerate().fold(0, |at, (axis, (length, index))| {
                 at * length + if Some(axis) == token { index - held.start } else { *index }
             });
-            let other = operand.of(cell, at, &index)?;
+            let other = operand.of(earlier + cell, at, &index)?;
             let before = values[at];
             let after = match part.operator {
                 Operator::Set => other,
@@ -275,7 +279,7 @@ impl Edits {
         part: &'a Part,
         stage: &'a Seen<'_>,
         kept: &'a Kept,
-        selected: &[Vec<usize>],
+        cells: &[usize],
         values: &[f32],
     ) -> Result<Option<Resolved<'a>>> {
         let Seen { sizes, site, dims, .. } = *stage;
@@ -301,7 +305,7 @@ impl Edits {
                 let Some(array) = self.given.arrays.get(file) else {
                     return Err(missing(format!("{} was not read", file.display())));
                 };
-                Resolved::array(array, selected).map_err(|error| error.in_file(file))?
+                Resolved::array(array, cells).map_err(|error| error.in_file(file))?
             }
             Operand::Cells { factor, first, second } => {
                 let find = |source: &'a Source| -> Result<Option<Cells<'a>>> {
@@ -430,12 +434,11 @@ enum Resolved<'a> {
 }
 
 impl Resolved<'_> {
-    /// The values of `array` for the selected cells. Its shape is that of the cells, or its values are those of the last
-    /// axis, or it has one value.
-    fn array(array: &ArrayD<f32>, selected: &[Vec<usize>]) -> Result<Self> {
-        let cells: Vec<usize> = selected.iter().map(Vec::len).collect();
+    /// The values of `array` for all selected cells of the pass, whose shape is `cells`. Its shape is that of the cells,
+    /// or its values are those of the last axis, or it has one value.
+    fn array(array: &ArrayD<f32>, cells: &[usize]) -> Result<Self> {
         let long = |shape: &[usize]| shape.iter().copied().filter(|&length| length != 1).collect::<Vec<_>>();
-        let fits = long(array.shape()) == long(&cells)
+        let fits = long(array.shape()) == long(cells)
             || array.len() == 1
             || array.ndim() == 1 && cells.last() == Some(&array.len());
         if !fits {
@@ -447,7 +450,7 @@ impl Resolved<'_> {
         Ok(Self::Array(array.iter().copied().collect()))
     }
 
-    /// The operand for cell number `cell` of the edit, which is value `at` of the stage and has this index.
+    /// The operand for cell number `cell` of the edit in this pass, which is value `at` of the stage and has this index.
     fn of(&self, cell: usize, at: usize, index: &[usize]) -> Result<f32> {
         Ok(match self {
             Self::Number(number) => *number,
