@@ -418,7 +418,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::CycleStrip => cycle_strip(app),
         Action::CountDraws if app.view().name() == Sampler.name() => app.sampler.toggle_counts(),
         Action::CountDraws => {
-            app.say("u counts draws in the sampler view: go to probs (/probs) and press v", false)
+            app.say("u counts draws in the sampler view: go to probs (/probs) and press v", false);
         }
         Action::Goto => app.input.mode = Mode::Goto(GotoLine::default()),
         Action::Help => app.input.mode = Mode::Help(0, String::new()),

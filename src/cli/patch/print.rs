@@ -3,6 +3,7 @@
 use std::io::{Result, Write};
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde_json::{Value, json};
 
 use super::{Effect, Report};
@@ -45,7 +46,7 @@ pub(super) fn text(report: &Report) -> Result<()> {
 /// The metric in words.
 fn metric(report: &Report) -> String {
     let [answer, wrong] = &report.compared;
-    match report.metric.to_possible_value().as_ref().map(|value| value.get_name()) {
+    match report.metric.to_possible_value().as_ref().map(PossibleValue::get_name) {
         Some("logit-diff") => format!("logit of {:?} − logit of {:?}", answer.text, wrong.text),
         Some("prob") => format!("probability of {:?}", answer.text),
         _ => "KL divergence from the clean run".to_owned(),

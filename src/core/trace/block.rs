@@ -204,6 +204,7 @@ impl Probe for Cutting {
 #[cfg(test)]
 mod tests {
     use super::super::card::ModelCard;
+    use super::super::sizes::Filters;
     use super::super::spread::{Counting, Part};
     use super::super::stage::Stage;
     use super::*;
