@@ -104,7 +104,7 @@ pub(super) fn json(report: &Report) -> Result<()> {
         let tokens: Vec<Value> = report.tokens[at].iter().map(token).collect();
         json!({"tokens": tokens, "answer": token(&report.answers[at]), "value": number(value)})
     };
-    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+    let name = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
     let maps: Vec<Value> = (report.maps.iter())
         .map(|(part, effects)| {
             let cells: Vec<Value> = effects.iter().map(|effect| cell(report, effect)).collect();
