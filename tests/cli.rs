@@ -245,7 +245,7 @@ fn min_p_typical_p_and_the_repetition_penalty_are_stages() {
     let export =
         ["export", "--stage", "logits,penalized_logits,min_p,typical_p", "--out", out.to_str().unwrap()];
     ok(&llama_trace(export.iter().chain(&run).chain(&options)));
-    let manifest = std::fs::read_to_string(out.join("manifest.json")).unwrap();
+    let manifest = fs::read_to_string(out.join("manifest.json")).unwrap();
     let manifest: Value = serde_json::from_str(&manifest).unwrap();
     let sampling = &manifest["sampling"];
     for (name, value) in [("min_p", 0.1), ("typical_p", 0.7), ("repetition_penalty", 1.5)] {

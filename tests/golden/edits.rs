@@ -159,7 +159,7 @@ fn mean(model: &Model, name: &Path, layer: Option<usize>, stage: Stage) -> Vec<f
     let (mut sums, mut tokens) = (Vec::<f64>::new(), 0);
     for ids in text.lines().map(ids) {
         let site = Site { layer, ..Site::once(0, stage) };
-        let values = values(&frame(model, &[ids.clone()], site));
+        let values = values(&frame(model, std::slice::from_ref(&ids), site));
         let width = values.len() / ids.len();
         sums.resize(width, 0.0);
         values.iter().enumerate().for_each(|(i, value)| sums[i % width] += value);
@@ -227,7 +227,7 @@ fn an_edit_that_writes_the_values_that_are_there_changes_no_bit() {
                 [&model, &plain].map(|model| run(model, &case.passes, Some(&Select::all())).unwrap());
             assert_eq!(ours.len(), theirs.len());
             for (site, frame) in &theirs {
-                let [ours, theirs] = [&ours[site], frame].map(|frame| values(frame));
+                let [ours, theirs] = [&ours[site], frame].map(values);
                 assert!(
                     ours.iter().map(|x| x.to_bits()).eq(theirs.iter().map(|x| x.to_bits())),
                     "{site} of {:?}",

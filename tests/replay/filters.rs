@@ -1,5 +1,6 @@
 //! Repetition penalty, min-p and typical-p: their stages in a run, in a trace and in a branch.
 
+use llama_trace::record::Keep;
 use llama_trace::trace::draw::{Draw, DrawAt, Filter};
 use llama_trace::trace::explanation::{Explanation, ExplanationAt};
 use llama_trace::trace::stage::Section;
@@ -159,8 +160,8 @@ fn a_trace_draws_the_same_tokens_again_with_the_same_stages() {
     for (number, sampling) in SETTINGS.into_iter().enumerate() {
         for keep in [Keep::Minimal, Keep::All] {
             let path = folder.path().join(format!("{number}{keep:?}"));
-            let frames = super::recorded::record_with(&model, sampling, &PROMPT, keep, &path);
-            let (trace, mut source) = super::recorded::open(&path, 1 << 30);
+            let frames = recorded::record_with(&model, sampling, &PROMPT, keep, &path);
+            let (trace, mut source) = recorded::open(&path, 1 << 30);
             assert_eq!(trace.about().sampling.sampling, sampling);
             for (site, recorded) in frames.iter().filter(|(site, _)| site.layer.is_none()) {
                 let found = frame(&mut *source, *site).unwrap();

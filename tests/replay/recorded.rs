@@ -22,8 +22,8 @@ use llama_trace::trace::manifest::Drawing;
 use llama_trace::trace::stream::StreamAt;
 use llama_trace::trace::units::{UnitOrder, UnitsAt, WritesAt};
 use llama_trace::trace::{
-    Answer, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Run, Sampling, Select,
-    Site, Source, Spread, Stage, Values,
+    Answer, Filters, Frame, ModelCard, Order, Part, PassDims, Probe, Query, Recorder, Region, Run, Sampling,
+    Select, Site, Source, Spread, Stage, Values,
 };
 
 use super::{MODELS, PASSES, ask, assert_same, model_in, sampler, start};
@@ -310,7 +310,7 @@ fn the_header_stays_small_with_two_thousand_decode_passes() {
     let card = model.card();
     // A context with room for all these passes. The model's own context is shorter.
     let card = ModelCard { config: ModelConfig { context: context.max(4096), ..card.config }, ..card };
-    let about = about(card.clone(), &stages(&card.sizes(), Keep::All, follows));
+    let about = about(card.clone(), &stages(&card.sizes(), Filters::NONE, Keep::All, follows));
     let decode = (1..=2000).map(|pass| PassDims { pass, start: 4 + pass, tokens: 1, ..PassDims::default() });
     let first = PassDims { pass: 0, start: 0, tokens: 5, ..PassDims::default() };
     let passes: Vec<_> = [first].into_iter().chain(decode).collect();

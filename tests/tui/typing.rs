@@ -79,7 +79,7 @@ fn every_word_of_the_synonyms_finds_something() {
             let completions = line.completions(&stage.app);
             match row.finds[0] {
                 name if BINDINGS.iter().any(|binding| binding.keys[0].label() == name) => {
-                    stage.shows(row.what)
+                    stage.shows(row.what);
                 }
                 name => assert_eq!(completions[0].text.trim_end(), name, "{word}: {completions:?}"),
             }
