@@ -294,7 +294,7 @@ bindings! {
     Tensor Filter [c('=')] 0 "" "find cells like this one: the same sign, and at least as far from 0; the others are dimmed (again: show all)";
     Tensor NextLike [c('+')] 0 "" "the next such cell of the tensor";
     Tensor PreviousLike [c('-')] 0 "" "the previous such cell";
-    Tensor Views [c('v')] 7 "views" "list the views of this step; in the list: v or ↓ shows the next view, ↑ the previous one, a number chooses a view, Enter keeps the shown view, Esc goes back to the view before";
+    Tensor Views [c('v')] 7 "view" "list the views of this step; in the list: v or ↓ shows the next view, ↑ the previous one, a number chooses a view, Enter keeps the shown view, Esc goes back to the view before";
     Tensor ChooseView(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the view with this number in the list of v";
     Tensor CycleAxes [c('a')] 9 "axes" "fix another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colour scale: the usual values (all but the 1% furthest from 0) of this slice or of the whole tensor, ±3 standard deviations, or all values";

@@ -46,7 +46,7 @@ pub static SYNONYMS: &[Synonym] = &[
     row(
         &["rms", "rmsnorm", "layernorm", "layer norm", "normalize", "normalise", "root mean square"],
         &["attn_norm", "ffn_norm", "final_norm"],
-        "RMSNorm: divides by the root mean square",
+        "RMSNorm: root mean square",
     ),
     row(&["query", "q_proj"], &["xq"], "the queries"),
     row(&["k_proj"], &["xk"], "the keys"),
@@ -59,12 +59,12 @@ pub static SYNONYMS: &[Synonym] = &[
     row(
         &["memory", "kv cache", "kvcache", "kv", "past"],
         &["cache", "cache_k", "cache_v"],
-        "the KV cache: keys and values of earlier tokens, and their bytes",
+        "the KV cache: kept keys and values",
     ),
     row(
         &["gqa", "mqa", "grouped query", "grouped-query", "repeat_kv", "repeat kv", "kv head"],
         &["keys", "values", "xk", "xv"],
-        "grouped-query attention: several query heads share a head of keys and values",
+        "grouped-query attention: shared keys and values",
     ),
     row(&["dot product", "similarity", "match"], &["qk"], "the products of queries and keys"),
     row(
@@ -81,7 +81,7 @@ pub static SYNONYMS: &[Synonym] = &[
     row(
         &["induction", "induction head", "previous token", "copy", "copying", "sink"],
         &["layers", "softmax"],
-        "the patterns of all heads; an induction head attends to the token after an earlier copy of the same token",
+        "the patterns of all heads of all layers",
     ),
     row(&["weighted sum", "context vector"], &["attn_heads"], "the values, mixed by attention"),
     row(&["concat", "concatenate", "merge heads"], &["attn_merged", "attn_heads"], "the heads side by side"),
@@ -161,7 +161,7 @@ pub static SYNONYMS: &[Synonym] = &[
     row(
         &["off", "ablate", "ablation", "knock out", "knockout", "disable", "remove", "zero"],
         &["without"],
-        "runs this prompt with a part of the model switched off",
+        "switches a part of the model off",
     ),
     row(
         &["difference", "diff", "versus", "side by side"],

@@ -72,12 +72,13 @@ fn units_are_sorted_by_their_effect_on_the_predicted_token() {
     desk.shows("] [ sort");
     desk.keys("]").shows("units by |effect| on ,");
     desk.shows("rank 1 of 384 by |effect|");
-    desk.shows("effect (v = ,): hidden");
+    desk.shows("+ − effect: hidden·Σ w2[d,f]·norm[d]·output[v,d]/rms");
     // The numbers in the column of the effects become smaller, whatever their signs.
     let screen = desk.screen();
     let at = screen.lines().position(|line| line.contains("hidden   effect")).unwrap();
     let heading = screen.lines().nth(at).unwrap();
-    let end = heading.chars().position(|c| c == 'h').unwrap() + "hidden   effect".len();
+    let (before, _) = heading.split_once("hidden   effect").unwrap();
+    let end = before.chars().count() + "hidden   effect".len();
     let lines = screen.lines().skip(at + 1).map_while(|line| {
         let cell: String = line.chars().take(end).skip(end - 8).collect();
         cell.trim().parse::<f64>().ok()
@@ -117,8 +118,7 @@ fn views_that_need_weights_say_so_without_weights() {
     }
     let mut stage = Stage::sized("ffn_up", (80, 24), Depth::None);
     stage.choose("neurons");
-    stage.keys("]").shows("The units cannot be sorted by |effect|");
-    stage.shows("it has no weights");
+    stage.keys("]").shows("The units cannot be sorted by |effect|: it has no");
     stage.keys("]").shows("rank 1 of 48 by |hidden|");
 }
 

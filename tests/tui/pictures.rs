@@ -74,7 +74,7 @@ const VIEWS: [(&str, &str, &str); 35] = [
     ("nucleus", "nucleus", ""),
     ("heatmap", "softmax", ""),
     ("heatmap-signed", "xq", ""),
-    ("numbers", "masked_scores", "v"),
+    ("numbers", "masked_scores", "2"),
     ("heads", "softmax", "3"),
     ("heads-signed", "xq", "3"),
     ("overview", "ffn_hidden", "3"),

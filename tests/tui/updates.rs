@@ -53,6 +53,38 @@ fn next_walks_through_every_step_and_previous_back() {
     assert_eq!(stage.message(), "this is the first step");
 }
 
+/// `R` lets n and p pass over the reshapes, and the last line says so.
+#[test]
+fn reshapes_are_skipped_on_request() {
+    let mut stage = begin();
+    let place = |stage: &Stage| stage.app.place().path();
+    stage.keys("R").shows("n p step, no reshapes");
+    assert!(stage.message().starts_with("n and p skip reshapes"), "{}", stage.message());
+    let walk = stage.app.walk();
+    let stages: Vec<String> = (0..walk.len())
+        .map(|number| walk.at(number))
+        .filter(|place| matches!(place.step, Step::Stage(_)))
+        .map(|place| place.path())
+        .collect();
+    assert!(walk.len() > stages.len() + 15, "three layers have reshapes");
+    for path in &stages[1..] {
+        assert_eq!(&place(stage.keys("n")), path);
+    }
+    for path in stages.iter().rev().skip(1) {
+        assert_eq!(&place(stage.keys("p")), path);
+    }
+    assert_eq!(stage.keys("p").message(), "this is the first step");
+    // From a reshape, n goes to the next stage. The outline still goes to every step.
+    stage.keys("/L1/xq_heads").key(KeyCode::Enter);
+    assert_eq!(place(stage.keys("n")), "p0/L1/xk");
+    stage.key(KeyCode::BackTab);
+    stage.key(KeyCode::Down);
+    assert_eq!(place(&stage), "p0/L1/xk_heads");
+    // Another press of `R` ends it.
+    stage.keys("R").shows("n p step  ");
+    assert_eq!(place(stage.keys("pp")), "p0/L1/xq_heads");
+}
+
 #[test]
 fn layers_keep_the_step() {
     let mut stage = Stage::at("ffn_up");

@@ -58,7 +58,7 @@ mod thumbnail;
 pub mod title;
 pub mod tokens;
 pub mod too_small;
-pub(super) mod view_list;
+pub mod view_list;
 pub mod views;
 
 use ratatui::buffer::Buffer;

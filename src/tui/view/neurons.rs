@@ -275,6 +275,7 @@ impl View for Neurons {
             ),
             format!("{of}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
             format!("{short}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
+            format!("{short}: hidden·Σ w2[d,f]·norm[d]·output[v,d]/rms"),
         ];
         put_fit(buf, foot, 0, 0, &[Piece::forms(first.map(str::to_owned), dim)]);
         put_fit(buf, foot, 0, 1, &[Piece::forms(second, dim)]);

@@ -81,7 +81,11 @@ impl Widget for ViewList<'_> {
         }
         let count = others(step).count();
         let room = usize::from(inner.height.saturating_sub(y + 1));
-        put(buf, inner, 0, y, "views of other steps:", theme.dim());
+        let heading = match room {
+            0 => format!("and {count} views of other steps"),
+            _ => "views of other steps:".to_owned(),
+        };
+        put(buf, inner, 0, y, &heading, theme.dim());
         for (at, view) in others(step).enumerate().take(room) {
             y += 1;
             if at + 1 == room && count > room {
