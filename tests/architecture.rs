@@ -143,7 +143,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "trace",
         ],
     ),
-    ("tui", &["chapters", "error", "time", "trace"]),
+    ("tui", &["chapters", "edit", "error", "time", "trace"]),
 ];
 
 fn src() -> PathBuf {

@@ -5,7 +5,7 @@ use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Axis, Step};
 
 use super::app::App;
-use super::goto::{prompt_of, step_in, without_in};
+use super::goto::{is_edit, prompt_of, step_in, without_in};
 use super::input::GotoLine;
 use super::place::present;
 use super::text;
@@ -35,6 +35,7 @@ impl GotoLine {
         if part.contains('[')
             || prompt_of(&self.text).is_some()
             || without_in(&self.text).is_some()
+            || is_edit(&self.text)
             || step_in(&self.text).is_some()
         {
             return Vec::new();
@@ -84,7 +85,7 @@ fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
     let mut names: Vec<String> = steps(app).map(|step| step.name().to_owned()).collect();
     names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
     if before.is_empty() {
-        names.extend(["prompt ", "without "].map(str::to_owned));
+        names.extend(["prompt ", "without ", "edit ", "edits"].map(str::to_owned));
         names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
         // There may be thousands of sequences. One is offered as an example, until the user types an `s`.
         let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });

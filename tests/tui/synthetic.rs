@@ -104,7 +104,8 @@ impl Synthetic {
 
     pub(crate) fn with(config: ModelConfig, precision: Precision, tokens: Vec<TokenLabel>) -> Self {
         let (name, backend) = ("synthetic-3x4".into(), "cpu".into());
-        let card = ModelCard { name, ignored: vec![], without: vec![], config, precision, backend };
+        let card =
+            ModelCard { name, ignored: vec![], without: vec![], edits: vec![], config, precision, backend };
         let dims = PassDims { pass: 0, start: 0, tokens: tokens.len() };
         let outline = Outline {
             run: Run::ITSELF,

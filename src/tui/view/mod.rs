@@ -24,6 +24,7 @@ mod diagram;
 pub mod difference;
 mod earlier_rows;
 mod edges;
+pub mod edits;
 pub mod figure;
 pub mod flow;
 pub mod footer;
@@ -279,6 +280,7 @@ impl Widget for &App {
             Mode::Branches(list) => {
                 branches::BranchesPopup { theme: self.theme, list }.render(area, buf);
             }
+            Mode::Edits(list) => edits::EditsPopup { theme: self.theme, list }.render(area, buf),
             Mode::Chapters(at) => chapters::Chapters { app: self, at: *at }.render(area, buf),
             Mode::Goto(line) => goto::GotoPopup { app: self, line }.render(area, buf),
         }
