@@ -146,7 +146,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "trace",
         ],
     ),
-    ("tui", &["chapters", "error", "time", "trace"]),
+    ("tui", &["chapters", "edit", "error", "time", "trace"]),
 ];
 
 fn src() -> PathBuf {

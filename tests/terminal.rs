@@ -121,6 +121,25 @@ fn the_next_token_is_a_decode_pass() {
 }
 
 #[test]
+fn an_edit_and_another_token_run_beside_the_first_run() {
+    let mut viewer = viewer(&["--layer", "1", "--stage", "softmax"]);
+    viewer.shows(&["layer 1 of 0-3", "head 0"]);
+    viewer.send("E");
+    viewer.shows(&["this prompt with an edit", "edit p0/L1/softmax[h=0,t=4,k="]);
+    viewer.send("\t\t0\r");
+    viewer.shows(&["r1 runs this prompt with p0/L1/softmax[h=0] = 0", "◆ edited"]);
+    viewer.send("X");
+    viewer.shows(&["[x] p0/L1/softmax[h=0] = 0"]);
+    viewer.send("\r");
+    viewer.shows(&["r0 is that run; /r1: goes back"]);
+    viewer.send("w");
+    viewer.shows(&["token 4 = ␣time"]);
+    viewer.send("\x7f\x7f\x7f\x7fday\r");
+    viewer.shows(&["r2 runs the prompt with other tokens", "│␣a│␣day"]);
+    quit(viewer);
+}
+
+#[test]
 fn the_viewer_opens_exactly_where_the_command_line_says() {
     let viewer = viewer(&["--layer", "2", "--stage", "softmax", "--head", "1"]);
     viewer.shows(&["layer 2 of 0-3", "softmax", "head 1"]);

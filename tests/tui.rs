@@ -14,6 +14,8 @@ mod comparing;
 mod derivations;
 #[path = "tui/desk.rs"]
 mod desk;
+#[path = "tui/edits.rs"]
+mod edits;
 #[path = "tui/figures.rs"]
 mod figures;
 #[path = "tui/flow.rs"]

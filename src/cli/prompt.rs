@@ -108,6 +108,24 @@ pub(super) fn encode(text: &str, tokenizer: Result<&dyn Tokenizer>, context: usi
     tokenizer.encode(text)
 }
 
+/// The ids of a part of a text. Tokenizers that put a space before a text get the part without its own space.
+pub(super) fn encode_part(text: &str, tokenizer: &dyn Tokenizer) -> Result<Vec<u32>> {
+    tokenizer::check_length(tokenizer, text.len(), None)?;
+    let whole = tokenizer.encode_marked(text)?;
+    let says = |ids: &[u32]| ids.iter().map(|&id| tokenizer.label(id)).collect::<String>() == text;
+    if says(&whole) {
+        return Ok(whole);
+    }
+    if let Some(rest) = text.strip_prefix(' ').filter(|rest| !rest.is_empty()) {
+        let ids = tokenizer.encode_marked(rest)?;
+        if says(&ids) {
+            return Ok(ids);
+        }
+    }
+    let token = (0..tokenizer.vocab_size() as u32).find(|&id| says(&[id]));
+    Ok(token.map_or(whole, |id| vec![id]))
+}
+
 /// The error for a text prompt when the model has no tokenizer.
 pub(super) fn no_tokenizer() -> Error {
     Error::prompt("this model has no tokenizer, so it cannot read a text")

@@ -7,13 +7,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::edited;
+use super::edits;
 use super::export::drawing;
 use super::input::{self, Run};
 use super::prompt::{self, Prompt};
 use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
 use llama_trace_core::edit::{Edit, Edits};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::Source;
+use llama_trace_core::trace::{PassDims, Source};
 use llama_trace_engine::generate::sequence;
 use llama_trace_engine::model::kv_cache;
 use llama_trace_runs::replay::{Sequences, Start};
@@ -87,16 +88,18 @@ pub(super) fn begin(
             }
         })?;
     }
-    let start = |(number, prompt): (u64, Prompt)| Start {
-        ids: prompt.ids,
+    let (texts, memory) = (tokenizer.clone(), memory.bytes());
+    let start = move |number: u64, ids| Start {
+        ids,
         draws,
         sampler: sampler.after(number),
         tokenizer: tokenizer.clone(),
         eos: eos.clone(),
-        memory: memory.bytes(),
+        memory,
         context,
     };
-    let sequences = Rc::new(Sequences::new(Arc::clone(&model), (0..).zip(prompts).map(start).collect()));
+    let starts = (0..).zip(prompts).map(|(number, prompt)| start(number, prompt.ids)).collect();
+    let sequences = Rc::new(Sequences::new(Arc::clone(&model), starts));
     // The viewer reports an address that does not exist.
     let first =
         open.at.as_ref().and_then(|address| address.sequence).filter(|&number| number < sequences.len());
@@ -104,23 +107,42 @@ pub(super) fn begin(
     input::say_cut(live.capacity(), context, &config);
     let others = Rc::clone(&sequences);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
+    let (model_args, cpu_args) = (args.model.clone(), args.cpu.clone());
     let beginner = move |run, other| {
+        let tokenizer = || texts.as_deref().ok_or_else(prompt::no_tokenizer);
         let live = match other {
             NewRun::Prompt(text) => {
-                let ids = prompt::encode(
-                    &text,
-                    tokenizer.as_deref().ok_or_else(prompt::no_tokenizer),
-                    config.context,
-                )?;
-                others.another(run, ids, None)
+                let ids = prompt::encode(&text, tokenizer(), config.context)?;
+                others.another(run, start(0, ids), None)
             }
-            NewRun::Without { parts, ids } => {
-                let list = parts.split(',').map(Edit::without).collect::<std::result::Result<_, String>>();
-                let edits = Edits::new(list.map_err(|expected| {
-                    Error::usage(format!("`{parts}` is not a part of a model")).expected(expected)
-                })?);
-                edits.check(&model.card(), &[])?;
-                others.another(run, ids, Some(Arc::new(model.with_edits(edits))))
+            NewRun::Edited(new) => {
+                let mut ids = new.ids;
+                if let Some((at, text)) = new.insert {
+                    ids.splice(at..at, prompt::encode_part(&text, tokenizer()?)?);
+                }
+                let start = start(new.sequence as u64, ids);
+                let start = Start { draws: draws.max(new.passes), ..start };
+                let list = new.edits.iter().map(|edit| {
+                    Edit::parse(edit).map_err(|wrong| Error::usage(wrong).at(format!("edit \"{edit}\"")))
+                });
+                let list: Vec<Edit> = list.collect::<Result<_>>()?;
+                let prompt = Prompt { text: None, ids: start.ids.clone(), place: None };
+                let first = PassDims { pass: 0, start: 0, tokens: start.ids.len(), ..PassDims::default() };
+                let later = (1..MOST_PASSES).map_while(|pass| {
+                    let start = first.tokens + pass - 1;
+                    (start < config.context).then_some(PassDims { pass, start, tokens: 1, ..PassDims::default() })
+                });
+                let passes: Vec<_> = std::iter::once(first).chain(later).map(|dims| (0, dims)).collect();
+                let reading = edits::Reading {
+                    trace: &|file, sequence| edited::source(&model_args, &cpu_args, file, sequence),
+                    tokenizer: texts.as_ref(),
+                    prompts: &[prompt],
+                    passes: &passes,
+                    // Another run is computed only as far as this one.
+                    most: start.draws,
+                };
+                let other = edits::with(&model.with_edits(Edits::default()), list, &reading)?;
+                others.another(run, start, Some(Arc::new(other)))
             }
         };
         Ok(Box::new(live?) as Box<dyn Source>)

@@ -39,6 +39,12 @@ pub enum Action {
     Branch,
     /// Lists the branches.
     Branches,
+    /// Opens the go-to line with an edit of the number under the cursor.
+    Edit,
+    /// Opens the go-to line with the current token, to replace it.
+    EditToken,
+    /// Lists the edits.
+    Edits,
     /// Moves up by a row, a line or a step, depending on the focus.
     Up,
     /// Moves down.
@@ -267,13 +273,16 @@ bindings! {
     Walk Play [c('A')] 0 "" "play: repeat the last key that moved (n, N, ], . and similar keys); + is faster, - is slower, any other key stops";
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
-    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), step 24, p1, s1, p0/L1/softmax[h=2,t=5,k=1], or a weight: L1/wq[o=5,i=17]; omitted parts stay as they are; a few letters, a head (h2) or a token's text find a place too: soft upon h2; commands: /prompt A fox (run another text), /without L0/h2 (switch a part off), /compare h=2 (side by side)";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), step 24, p1, s1, p0/L1/softmax[h=2,t=5,k=1], or a weight: L1/wq[o=5,i=17]; omitted parts stay as they are; a few letters, a head (h2) or a token's text find a place too: soft upon h2; commands: /prompt A fox (run another text), /without L0/h2 (switch a part off), /edit L1/softmax[h=0] = 0 (change values), /token 3 = dog (another token), /edits (list of edits), /compare h=2 (side by side)";
     Walk Earlier [alt(KeyCode::Left)] 0 "" "back to the previous place";
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
     Walk Mark [c('m')] 0 "" "m and a letter: mark this place; --marks FILE keeps the marks in a file, without it they last until the program ends";
     Walk Return [c('\'')] 0 "" "' and a letter: go to the place with this mark";
     Walk Branch [c('b')] 0 "" "branch: continue with the token under the cursor (in logits, probs or nucleus); in the sampler view, b takes the token that the sampler picks, Enter takes the token under the cursor";
     Walk Branches [c('B')] 0 "" "list the branches, and where each one begins";
+    Walk Edit [c('E')] 0 "" "edit: run this prompt again with the number under the cursor changed; type a value (0, mean, an address, a .npy file); Tab widens the place to the row, the head or the token; the new run is r1, and c compares it with this one";
+    Walk EditToken [c('w')] 0 "" "run this prompt again with another token at the current position; Tab inserts a token before or after it; without a text, the token is deleted";
+    Walk Edits [c('X')] 0 "" "list all edits; Enter runs this prompt with or without the chosen one";
     Tensor Up [k(KeyCode::Up), c('k')] 0 "" "a row up (in the notes: a line; in the outline: a step)";
     Tensor Down [k(KeyCode::Down), c('j')] 0 "" "a row down";
     Tensor Left [k(KeyCode::Left), c('h')] 0 "" "a column to the left (in the outline: a layer back)";

@@ -2,6 +2,8 @@
 
 use llama_trace_core::trace::{Outline, Run};
 
+use super::edited;
+
 /// A run in the list of branches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchRow {
@@ -19,8 +21,8 @@ pub struct BranchRow {
     pub before: Vec<String>,
     /// The tokens after the first branching point.
     pub after: Vec<String>,
-    /// Parts of the model that are switched off in this run.
-    pub without: Vec<String>,
+    /// The edits of this run in words; empty if it has none.
+    pub edits: String,
     /// Whether this run is shown.
     pub shown: bool,
 }
@@ -68,7 +70,7 @@ impl BranchRow {
             same_token,
             before: before.collect(),
             after: after.map(|token| token.text.clone()).collect(),
-            without: outline.card.without.clone(),
+            edits: edited::name(&outline.card),
             shown: (outline.run, outline.sequence) == here,
         }
     }

@@ -5,7 +5,7 @@ use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Axis, Step};
 
 use super::app::App;
-use super::goto::{COMMANDS, comparison_in, prompt_of, step_in, view_named, without_in};
+use super::goto::{COMMANDS, comparison_in, is_edit, prompt_of, step_in, view_named, without_in};
 use super::input::GotoLine;
 use super::place::present;
 use super::synonyms::meant;
@@ -38,6 +38,7 @@ impl GotoLine {
             || prompt_of(&self.text).is_some()
             || without_in(&self.text).is_some()
             || comparison_in(&self.text).is_some()
+            || is_edit(&self.text)
             || step_in(&self.text).is_some()
         {
             return Vec::new();

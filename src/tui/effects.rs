@@ -2,14 +2,17 @@
 //! `export` has the effects on files, and `show` the effects on the terminal.
 
 use llama_trace_core::error::printable;
-use llama_trace_core::trace::{Address, Fork, Run, Source};
+use llama_trace_core::trace::{Address, Fork, Outline, Run, Source};
 
 use super::action::Action;
 use super::app::App;
 use super::branch_list::BranchList;
+use super::edit_list::EditList;
+use super::edited;
 use super::goto;
+use super::place::OpenAt;
 use super::report::Report;
-use super::runs::{NewRun, Runs};
+use super::runs::{Edited, NewRun, Runs};
 use super::update::update;
 
 /// Hands a report to `app`.
@@ -120,17 +123,50 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
 /// Begins another run beside the open ones, and shows its first pass.
 pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
     let before = app.outline().run;
-    let what = match &new {
-        NewRun::Prompt(_) => "runs this prompt".to_owned(),
-        NewRun::Without { parts, .. } => format!("runs this prompt without {}", printable(parts)),
+    if let NewRun::Edited(wanted) = &new
+        && let Some(outline) = runs.outlines().into_iter().find(|outline| is_run(outline, wanted))
+    {
+        let at = Address { sequence: Some(outline.sequence), ..Address::default() };
+        open_run(app, runs, outline.run, &at);
+        return say(app, format!("{} is that run; /{before}: goes back", outline.run));
+    }
+    let (of_tokens, place) = (matches!(&new, NewRun::Edited(Edited { insert: Some(_), .. })), app.place());
+    let at = Address { run: None, sequence: None, ..Address::of(place.site(), place.step, &app.index()) };
+    let passes = match &new {
+        NewRun::Edited(wanted) => wanted.passes,
+        NewRun::Prompt(_) => 1,
     };
     match runs.begin(new) {
         Ok(run) => {
             open_run(app, runs, run, &Address { pass: Some(0), ..Address::default() });
+            // The edited run computes the pass on the screen too.
+            if (1..passes).contains(&place.pass) {
+                report(app, Report::OpensAt(OpenAt { at: Some(at), passes, ..OpenAt::default() }));
+            }
+            let what = match &*edited::name(&app.outline().card) {
+                "" if of_tokens => "runs the prompt with other tokens".to_owned(),
+                edits => printable(format!("runs this prompt {edits}").trim_end()).to_string(),
+            };
             say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));
         }
         Err(error) => fail(app, error.to_string()),
     }
+}
+
+/// Returns whether the run of `outline` has the wanted tokens and edits.
+fn is_run(outline: &Outline, wanted: &Edited) -> bool {
+    let ids = outline.passes.iter().take(1).flat_map(|pass| &pass.tokens).map(|token| token.id);
+    let edits = edited::texts(outline);
+    outline.fork.is_none()
+        && wanted.insert.is_none()
+        && edits == wanted.edits
+        && ids.eq(wanted.ids.iter().copied())
+}
+
+/// Opens the list of edits.
+pub fn list_edits(app: &mut App, runs: &mut Runs) {
+    let list = EditList::new(&runs.outlines(), app.outline());
+    report(app, Report::Edits(list));
 }
 
 /// Writes the marks into their file. Marks that other programs wrote into it meanwhile are kept.

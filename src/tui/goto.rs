@@ -6,6 +6,7 @@ use llama_trace_core::trace::{
 };
 
 use super::app::App;
+use super::edit_keys;
 use super::erase::Erase;
 use super::input::GotoLine;
 use super::place::{Place, Walk};
@@ -24,8 +25,10 @@ pub(super) enum Target {
     Here(Spot),
     /// An address in another sequence or another run. The sequence or the run may not exist.
     Other(Run, Address),
-    /// A new run: of another prompt, or of the same prompt with a part of the model switched off.
+    /// A new run: of another prompt, or of this prompt with other edits or tokens.
     Begin(NewRun),
+    /// The list of edits.
+    Edits,
     /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),
     /// A view, at a step that it can show.
@@ -33,7 +36,7 @@ pub(super) enum Target {
 }
 
 /// The commands of the line. A text follows each of them.
-pub(super) const COMMANDS: [&str; 3] = ["compare ", "prompt ", "without "];
+pub(super) const COMMANDS: [&str; 5] = ["compare ", "prompt ", "without ", "edit ", "edits"];
 
 /// A place and the indices to select there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,9 +122,12 @@ impl GotoLine {
     }
 }
 
-/// Maximum length of a line that begins with `text`, in characters.
+/// Maximum length of a line that begins with `text`, in characters. Prompts, edits and tokens may be long.
 fn longest(text: &str) -> usize {
-    if prompt_of(text).is_some() { LONGEST_PROMPT } else { LONGEST }
+    match prompt_of(text).is_some() || is_edit(text) {
+        true => LONGEST_PROMPT,
+        false => LONGEST,
+    }
 }
 
 /// The text of another prompt, if the line is `prompt TEXT`.
@@ -136,6 +142,22 @@ pub(super) fn prompt_of(text: &str) -> Option<&str> {
 pub(super) fn without_in(line: &str) -> Option<&str> {
     let rest = line.trim().strip_prefix("without")?;
     (rest.is_empty() || rest.starts_with(' ')).then(|| rest.trim())
+}
+
+/// The edit, if the line is `edit EDIT`, such as `edit L1/softmax[h=0] = 0`.
+pub(super) fn edit_in(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix("edit")?;
+    (rest.is_empty() || rest.starts_with(' ')).then(|| rest.trim_start())
+}
+
+/// The position and the text, if the line is `token POSITION = TEXT`.
+pub(super) fn token_in(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("token ")
+}
+
+/// Returns whether the line edits values or tokens.
+pub(super) fn is_edit(line: &str) -> bool {
+    edit_in(line).is_some() || token_in(line).is_some()
 }
 
 /// The address to compare with, if the line is `compare ADDRESS`, such as `compare L0` or `compare h=2`.
@@ -199,14 +221,19 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
         };
     }
     if let Some(parts) = without_in(text) {
-        let first = app.outline.passes.first().map_or(&[][..], |pass| &pass.tokens);
         return match parts {
             "" => Err("name the part to switch off: without L0/h2, L0/attn or L0/ffn".into()),
-            _ => Ok(Target::Begin(NewRun::Without {
-                parts: parts.to_owned(),
-                ids: first.iter().map(|token| token.id).collect(),
-            })),
+            _ => edit_keys::without(app, parts).map(Target::Begin),
         };
+    }
+    if let Some(edit) = edit_in(text) {
+        return edit_keys::edited(app, edit).map(Target::Begin);
+    }
+    if let Some(token) = token_in(text) {
+        return edit_keys::with_token(app, token).map(Target::Begin);
+    }
+    if text.trim().trim_start_matches('/') == "edits" {
+        return Ok(Target::Edits);
     }
     // The line begins with the slash that opened it.
     let text = text.trim_start().trim_start_matches('/');

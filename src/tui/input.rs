@@ -1,6 +1,7 @@
 //! State of the input: what keys do now, the message after the last key, and where the pointer was pressed.
 
 use super::branch_list::BranchList;
+use super::edit_list::EditList;
 
 /// The go-to line: its text and the chosen completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub enum Mode {
     Goto(GotoLine),
     /// Keys choose in the list of branches.
     Branches(BranchList),
+    /// Keys choose in the list of edits.
+    Edits(EditList),
 }
 
 /// A message to the user, shown until the next key.

@@ -32,6 +32,9 @@ pub mod derivation;
 mod derivation_keys;
 pub mod derivation_queries;
 pub mod display;
+mod edit_keys;
+pub mod edit_list;
+mod edited;
 pub mod effects;
 pub mod erase;
 pub mod events;
@@ -88,7 +91,7 @@ use marks::Marks;
 use palette::Palette;
 
 pub use place::OpenAt;
-pub use runs::{NewRun, Runs};
+pub use runs::{Edited, NewRun, Runs};
 #[cfg(feature = "native")]
 pub use show::{require_terminal, run, visit};
 pub use verdict::Verdict;

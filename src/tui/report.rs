@@ -3,7 +3,9 @@
 use llama_trace_core::trace::{Address, Outline};
 
 use super::branch_list::BranchList;
+use super::edit_list::EditList;
 use super::marks::Marks;
+use super::place::OpenAt;
 
 /// The result of an effect.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +32,10 @@ pub enum Report {
     Branched(Box<Outline>),
     /// The branches, for their list.
     Branches(BranchList),
+    /// The edits, for their list.
+    Edits(EditList),
+    /// A place of the shown run. The viewer goes there once its pass is there.
+    OpensAt(OpenAt),
     /// The marks as they are in their file now.
     Marks(Marks),
 }

@@ -12,13 +12,23 @@ pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;
 pub enum NewRun {
     /// A run of another prompt.
     Prompt(String),
-    /// A run of the tokens `ids` with parts of the model switched off, such as `L0/h2,L1/ffn`.
-    Without {
-        /// The switched-off parts.
-        parts: String,
-        /// The tokens of the run's prompt.
-        ids: Vec<u32>,
-    },
+    /// A run with other edits or other tokens than an open run.
+    Edited(Edited),
+}
+
+/// A run like an open one, with other edits or other tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edited {
+    /// All edits of the new run, in their order.
+    pub edits: Vec<String>,
+    /// The tokens of its prompt.
+    pub ids: Vec<u32>,
+    /// A text whose tokens are inserted before the token with this number.
+    pub insert: Option<(usize, String)>,
+    /// The sequence of the open run.
+    pub sequence: usize,
+    /// The number of passes that the open run has.
+    pub passes: usize,
 }
 
 /// Function that begins another run, given its number.
@@ -82,9 +92,9 @@ impl Runs {
         let Some(starter) = &mut self.starter else {
             return Err(Error::usage(match new {
                 NewRun::Prompt(_) => "no other prompt can be run next to a recorded run or a chat",
-                NewRun::Without { .. } => "no part can be switched off next to a recorded run or a chat",
+                NewRun::Edited(_) => "no edit can be run next to a recorded run or a chat",
             })
-            .next("start the tracer with --prompt and the model"));
+            .next("start the tracer with --prompt and --model"));
         };
         let source = starter(run, new)?;
         self.add(source);

@@ -181,6 +181,7 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
                 Effect::Advance => effects::advance(app, source),
                 Effect::Branch(fork) => effects::branch(app, runs, fork),
                 Effect::Branches => effects::list_branches(app, runs),
+                Effect::Edits => effects::list_edits(app, runs),
                 Effect::Begin(new) => effects::begin_run(app, runs, new),
                 Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
                 Effect::Export => saving = export::save(app, source, Path::new(".")),

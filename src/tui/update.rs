@@ -9,6 +9,7 @@ use super::chapter_keys;
 use super::comparison_keys;
 use super::derivation_keys;
 use super::display::Scale;
+use super::edit_keys;
 use super::erase::Erase;
 use super::goto::{self, COMMANDS, Target};
 use super::history::Spot;
@@ -41,6 +42,8 @@ pub enum Effect {
     Branch(Fork),
     /// Lists the branches.
     Branches,
+    /// Lists the edits.
+    Edits,
     /// Begins another run, and shows it.
     Begin(NewRun),
     /// Goes to an address in another sequence or another run.
@@ -115,6 +118,14 @@ pub fn update(app: &mut App, action: Action) -> Effect {
                 action => open(branch_keys::choose(app, list, &action)),
             }
         }
+        Mode::Edits(list) => {
+            let list = list.clone();
+            match action {
+                Action::Redraw => Effect::Redraw,
+                Action::Suspend => Effect::Suspend,
+                action => edit_keys::choose(app, list, &action).map_or(Effect::None, Effect::Begin),
+            }
+        }
         Mode::Goto(line) => {
             let line = line.clone();
             type_goto(app, line, action)
@@ -147,6 +158,11 @@ fn take_report(app: &mut App, report: Report) {
             app.settle();
         }
         Report::Branches(list) => app.input.mode = Mode::Branches(list),
+        Report::Edits(list) if list.rows.is_empty() => {
+            app.say("no run has an edit yet: E edits the number under the cursor", false);
+        }
+        Report::Edits(list) => app.input.mode = Mode::Edits(list),
+        Report::OpensAt(at) => app.progress.opens_at = Some(at),
         Report::Marks(marks) => app.marks = marks,
     }
 }
@@ -275,6 +291,7 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
         Action::Erase(erase) => line.erase(erase),
         Action::Up => line.choose(app, -1),
         Action::Down => line.choose(app, 1),
+        Action::Complete if edit_keys::widen(app, &mut line) => {}
         Action::Complete => line.complete(app),
         // Enter on an empty line changes nothing.
         Action::Submit if line.text.trim().is_empty() && line.chosen.is_none() => {
@@ -314,6 +331,10 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 app.go(place);
                 app.choose_view(view);
                 return Effect::None;
+            }
+            Ok(Target::Edits) => {
+                app.input.mode = Mode::Walk;
+                return Effect::Edits;
             }
             Ok(Target::Weight(place, row)) => {
                 app.input.mode = Mode::Walk;
@@ -377,6 +398,9 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Branch => return branch(app, false),
         Action::Branches => return Effect::Branches,
+        Action::Edit => edit_keys::open(app),
+        Action::EditToken => edit_keys::open_token(app),
+        Action::Edits => return Effect::Edits,
         Action::Explain if app.panels.focus == Focus::Tensor && app.view().name() == Sampler.name() => {
             return branch(app, true);
         }
@@ -590,6 +614,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         Ok(Target::Here(place)) => goto::go(app, &place),
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Begin(other)) => return Effect::Begin(other),
+        Ok(Target::Edits) => return Effect::Edits,
         Ok(Target::Weight(place, row)) => derivation_keys::open_weight_row(app, place, row),
         Ok(Target::View(place, view)) => {
             app.go(place);

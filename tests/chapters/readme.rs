@@ -209,7 +209,7 @@ fn keys_views_and_the_commands_of_the_go_to_line_are_in_the_manual() {
     let help: String = llama_trace::tui::action::BINDINGS.iter().map(|binding| binding.help).collect();
     let texts = texts();
     let text = |end: &str| &texts.iter().find(|(path, _)| path.ends_with(end)).unwrap().1;
-    for command in ["compare", "prompt", "without"] {
+    for command in ["compare", "prompt", "without", "edit"] {
         assert!(help.contains(&format!(" /{command} ")), "{command} is not in {help}");
         assert!(text("README.md").contains(&format!("`/{command} ")), "{command}");
         assert!(text("reference/keys.md").contains(&format!("| `{command} ")), "{command}");

@@ -99,8 +99,9 @@ fn another_prompt_is_a_run_with_the_numbers_of_this_prompt_alone() {
     let prompts = [vec![1, 5, 9, 3]];
     let sequences = Sequences::new(Arc::new(model("gqa")), starts(&prompts, 2, DEFAULT_MEMORY));
     let mut first = run_to_idle(sequences.open(0).unwrap());
+    let begin = |ids: Vec<u32>| starts(&[ids], 2, DEFAULT_MEMORY).remove(0);
     for (number, ids) in [(1, vec![2, 8]), (2, (3..20).collect())] {
-        let mut other = run_to_idle(sequences.another(Run(number), ids.clone(), None).unwrap());
+        let mut other = run_to_idle(sequences.another(Run(number), begin(ids.clone()), None).unwrap());
         let (frames, _) = record(&model("gqa"), &ids);
         assert_eq!(other.outline().run, Run(number));
         for (site, frame) in frames.iter().filter(|(site, _)| site.pass < 2) {
@@ -116,7 +117,7 @@ fn another_prompt_is_a_run_with_the_numbers_of_this_prompt_alone() {
     for site in [Site::layer(0, 1, Stage::Softmax), Site::once(1, Stage::Logits)] {
         assert_same(&wait(&mut first, site).unwrap(), &frames[&site]);
     }
-    assert!(sequences.another(Run(3), vec![1 << 30], None).is_err(), "no such token");
-    let more = (4..40).map(|number| sequences.another(Run(number), vec![1], None).err());
+    assert!(sequences.another(Run(3), begin(vec![1 << 30]), None).is_err(), "no such token");
+    let more = (4..40).map(|number| sequences.another(Run(number), begin(vec![1]), None).err());
     assert!(more.flatten().next().unwrap().to_string().contains("16 other runs"));
 }

@@ -12,7 +12,7 @@ use crate::synthetic::Synthetic;
 
 fn key() -> impl Strategy<Value = Event> {
     let code = prop_oneof![
-        8 => prop::sample::select("npNP[]trgG.,hjklHL0$vasci?/:e{} 0123456789pL*#zmyS123456789DbBTRvv".chars().collect::<Vec<_>>())
+        8 => prop::sample::select("npNP[]trgG.,hjklHL0$vasci?/:e{} 0123456789pL*#zmyS123456789DbBTEwXRvv".chars().collect::<Vec<_>>())
             .prop_map(KeyCode::Char),
         2 => any::<char>().prop_map(KeyCode::Char),
         4 => prop::sample::select(vec![

@@ -26,9 +26,9 @@ fn sequence(number: usize) -> Synthetic {
 }
 
 /// A viewer of the sequences, and its sources.
-struct Program {
-    stage: Stage,
-    runs: Runs,
+pub(crate) struct Program {
+    pub(crate) stage: Stage,
+    pub(crate) runs: Runs,
 }
 
 impl Program {
@@ -46,7 +46,7 @@ impl Program {
     }
 
     /// A viewer of a single run.
-    fn alone(size: (u16, u16)) -> Self {
+    pub(crate) fn alone(size: (u16, u16)) -> Self {
         let runs = Runs::new(Box::new(Synthetic::new()));
         Self { stage: Stage::new(Synthetic::new(), size, Depth::None), runs }
     }
@@ -58,10 +58,12 @@ impl Program {
     }
 
     /// Runs the event loop once for each of the keys.
-    fn keys(&mut self, keys: &str) -> &mut Self {
+    pub(crate) fn keys(&mut self, keys: &str) -> &mut Self {
         for key in keys.chars() {
             let code = match key {
                 '\r' => KeyCode::Enter,
+                '\t' => KeyCode::Tab,
+                '\u{8}' => KeyCode::Backspace,
                 '\u{1b}' => KeyCode::Esc,
                 '→' => KeyCode::Right,
                 '←' => KeyCode::Left,
@@ -76,6 +78,7 @@ impl Program {
                 Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
                 Effect::Branch(fork) => effects::branch(app, runs, fork),
                 Effect::Branches => effects::list_branches(app, runs),
+                Effect::Edits => effects::list_edits(app, runs),
                 Effect::Advance => effects::advance(app, runs.source()),
                 Effect::Begin(new) => effects::begin_run(app, runs, new),
                 _ => {}
@@ -88,7 +91,7 @@ impl Program {
         self
     }
 
-    fn here(&self) -> String {
+    pub(crate) fn here(&self) -> String {
         let address = self.stage.app.place().address(&self.stage.app.index());
         self.stage.shows(&address);
         address
@@ -542,11 +545,12 @@ fn the_go_to_line_runs_another_prompt_and_keeps_the_previous_run() {
     let beginner = |run, other: NewRun| match other {
         NewRun::Prompt(text) if text.is_empty() => Err(Error::prompt("a text of no characters")),
         NewRun::Prompt(text) if text == "nothing" => Err(Error::prompt("the prompt is empty")),
-        NewRun::Without { parts, .. } if parts == "L9/h9" => Err(Error::usage("the model has no L9/h9")),
-        NewRun::Without { parts, ids } => {
+        NewRun::Edited(new) if new.edits == ["L9/h9 off"] => Err(Error::usage("the model has no L9/h9")),
+        NewRun::Edited(new) => {
             let mut source = Synthetic::new();
-            assert_eq!(ids, source.outline.passes[0].tokens.iter().map(|token| token.id).collect::<Vec<_>>());
-            (source.outline.run, source.outline.card.without) = (run, vec![parts]);
+            let ids: Vec<u32> = source.outline.passes[0].tokens.iter().map(|token| token.id).collect();
+            assert_eq!((new.ids, &new.edits[..]), (ids, &["L0/h1 off".to_owned()][..]));
+            (source.outline.run, source.outline.card.without) = (run, vec!["L0/h1".into()]);
             Ok(Box::new(source) as Box<dyn Source>)
         }
         NewRun::Prompt(text) => {

@@ -9,6 +9,7 @@
 mod edits;
 mod parse;
 mod place;
+mod reach;
 
 use std::fmt;
 use std::path::PathBuf;

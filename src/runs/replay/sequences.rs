@@ -68,21 +68,17 @@ impl Sequences {
         Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
     }
 
-    /// Starts a further run over other tokens, in the same memory budget and with the sampler of the first run. It uses
-    /// the same model, or `model`, which must have the same sizes.
+    /// Starts a further run, in the same memory budget. It uses the same model, or `model`, which must have the same
+    /// sizes.
     ///
     /// # Errors
     /// The errors of [`Live::start`], and [`Error::Usage`] if there are too many runs.
-    pub fn another(&self, run: Run, ids: Vec<u32>, model: Option<Arc<Model>>) -> Result<Live> {
-        let Some(start) = self.starts.first() else {
-            return Err(Error::usage("there is no run to give another prompt to"));
-        };
+    pub fn another(&self, run: Run, mut start: Start, model: Option<Arc<Model>>) -> Result<Live> {
         let others = self.others.fetch_add(1, Ordering::Relaxed);
         if others >= MOST {
             return Err(Error::usage(format!("{MOST} other runs were started already"))
                 .next("restart the tracer with the prompt that you want to see"));
         }
-        let mut start = Start { ids, ..start.clone() };
         let model = model.unwrap_or_else(|| Arc::clone(&self.model));
         let Model { config, backend, .. } = &*model;
         let needed = start.ids.len() + start.draws;

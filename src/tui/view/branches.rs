@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
+use llama_trace_core::error::printable;
 use llama_trace_core::trace::Run;
 
 use super::super::branch_list::{BranchList, BranchRow};
@@ -53,9 +54,7 @@ fn parts(row: &BranchRow) -> String {
         Some((of, pass)) if row.same_token => format!("same as {of} after p{pass}"),
         Some((of, pass)) => format!("forks from {of} after p{pass}"),
         None if row.run == Run::ITSELF => "the original run".to_owned(),
-        None if !row.without.is_empty() => {
-            format!("without {}", text::visible(&row.without.join(", ")))
-        }
+        None if !row.edits.is_empty() => printable(&row.edits).to_string(),
         None => "another prompt".to_owned(),
     }
 }
@@ -75,7 +74,7 @@ impl Widget for BranchesPopup<'_> {
             let style = if chosen { theme.current() } else { Style::new() };
             let mark = if row.shown { "▸" } else { " " };
             put(buf, inner, 0, y, &format!("{mark}{}", name(row)), style);
-            put(buf, inner, NAME, y, &parts(row), theme.dim());
+            put(buf, inner, NAME, y, &text::cut(&parts(row), usize::from(PARTS) - 1), theme.dim());
             let before = end(&row.before, BEFORE);
             let after: String = row.after.iter().map(|token| text::visible(token)).collect();
             let pieces = [

@@ -9,6 +9,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
+use llama_trace_core::error::printable;
 use llama_trace_core::trace::explanation::{Explanation, From, Operand, Split, Term, Together};
 use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::{Address, Axis, Subject};
@@ -76,6 +77,9 @@ pub fn below(area: Rect) -> Rect {
 pub fn rows(app: &App, width: u16) -> Vec<Row> {
     let mut out = Writer { app, rows: Vec::new(), width: usize::from(width).saturating_sub(2) };
     let Some(derivation) = app.derivation() else { return out.rows };
+    if derivation.weight.is_none() {
+        out.edits();
+    }
     match (&derivation.weight, app.explanation()) {
         (Some(weight), _) => out.weight(weight),
         (None, Some(Ok(explanation))) => out.explanation(explanation),
@@ -167,6 +171,21 @@ impl Writer<'_> {
     fn text(&mut self, content: &str, style: Style) {
         for line in text::wrap(content, self.width) {
             self.push(Line::styled(line, style));
+        }
+    }
+
+    /// Writes the edits that change the number, or else those that can reach it.
+    fn edits(&mut self) {
+        let theme = self.app.theme;
+        let here = self.app.edits_here();
+        for edit in &here {
+            self.text(&printable(&format!("edited: {edit}")), theme.key());
+        }
+        if !here.is_empty() {
+            return self.text("The formula below gives the value before the edit.", theme.dim());
+        }
+        for edit in self.app.edits_before() {
+            self.text(&printable(&format!("an edit can reach this number: {edit}")), theme.key());
         }
     }
 

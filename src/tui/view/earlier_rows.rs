@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use llama_trace_core::trace::frame::Number;
-use llama_trace_core::trace::{Axis, Part, Query, Region, Site};
+use llama_trace_core::trace::{Axis, Part, PassDims, Query, Region, Site};
 
 use super::super::app::App;
 use super::super::place::{Place, Walk};
@@ -71,6 +71,16 @@ pub(super) fn questions(
         asked.push(whole);
     }
     asked
+}
+
+/// The site, the pass and the index of a row and a key in a head.
+pub(super) fn site(
+    app: &App,
+    (row, key): (usize, usize),
+    head: usize,
+) -> Option<(Site, PassDims, Vec<usize>)> {
+    let (pass, site, query) = of_row(app, row)?;
+    Some((site, app.outline().passes.get(pass)?.dims, vec![head, query, key]))
 }
 
 /// The value of a row and a key in a head. None if the key came later, or if the value is not known yet.

@@ -9,6 +9,7 @@ use llama_trace_core::trace::Axis;
 
 use super::super::action::BINDINGS;
 use super::super::app::App;
+use super::super::goto::is_edit;
 use super::super::input::Mode;
 use super::super::panel_state::Focus;
 use super::super::text;
@@ -116,6 +117,10 @@ impl Widget for Footer<'_> {
             Mode::Mark | Mode::Return => fixed(&[("a letter", ""), ("Esc", "cancel")]),
             Mode::Branches(_) => {
                 fixed(&[("↑ ↓", "choose"), ("Enter", "go there"), ("c", "side by side"), ("Esc", "close")])
+            }
+            Mode::Edits(_) => fixed(&[("↑ ↓", "choose"), ("Enter", "on or off"), ("Esc", "close")]),
+            Mode::Goto(line) if is_edit(&line.text) => {
+                fixed(&[("Tab", "widen"), ("Enter", "run"), ("Esc", "cancel")])
             }
             Mode::Goto(_) => {
                 fixed(&[("↑ ↓", "choose"), ("Tab", "complete"), ("Enter", "go"), ("Esc", "cancel")])

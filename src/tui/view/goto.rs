@@ -9,7 +9,7 @@ use llama_trace_core::error::printable;
 use llama_trace_core::trace::Step;
 
 use super::super::app::App;
-use super::super::goto::{comparison_in, prompt_of, without_in};
+use super::super::goto::{comparison_in, edit_in, is_edit, prompt_of, target, token_in, without_in};
 use super::super::input::GotoLine;
 use super::super::synonyms::meant;
 use super::super::text;
@@ -32,6 +32,22 @@ const LISTED: usize = 10;
 fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
         return "Enter runs this text as a new run".to_owned();
+    }
+    if is_edit(text) {
+        let empty = text.trim_end().ends_with('=');
+        return match (target(app, text), token_in(text).is_some()) {
+            (Ok(_), true) if empty => {
+                "Enter runs the prompt without this token; Tab inserts a token".to_owned()
+            }
+            (Ok(_), true) => {
+                "Enter runs the prompt with this text; Tab inserts it before or after".to_owned()
+            }
+            (Ok(_), false) => "Enter runs the prompt with this edit".to_owned(),
+            (Err(_), false) if empty => {
+                "type a number, mean, an address or a file; Tab widens the place".to_owned()
+            }
+            (Err(wrong), _) => wrong,
+        };
     }
     if comparison_in(text).is_some() {
         return "Enter compares it with the place on the screen".to_owned();
@@ -72,6 +88,8 @@ impl Widget for GotoPopup<'_> {
         let line = &self.line.text;
         let title = match () {
             () if prompt_of(line).is_some() => " another prompt ",
+            () if edit_in(line).is_some() => " this prompt with an edit ",
+            () if token_in(line).is_some() => " this prompt with another token ",
             () if without_in(line).is_some() => " this prompt without a part of the model ",
             () if comparison_in(line).is_some() => " compare with ",
             () => " go to ",
@@ -99,6 +117,9 @@ impl Widget for GotoPopup<'_> {
             count if count > listed => format!("{count} in all"),
             _ => String::new(),
         };
-        put(buf, inner, 2, inner.height.saturating_sub(1), &note, theme.dim());
+        let lines = text::wrap(&note, usize::from(inner.width.saturating_sub(3)));
+        for (y, line) in (inner.height.saturating_sub(lines.len() as u16)..).zip(&lines) {
+            put(buf, inner, 2, y, line, theme.dim());
+        }
     }
 }

@@ -9,6 +9,7 @@ use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::{Axis, Part, Query, Site};
 
 use super::super::app::App;
+use super::super::edited;
 use super::super::fit::Piece;
 use super::super::slice::Cut;
 use super::super::tensor::Tensor;
@@ -28,6 +29,9 @@ const NARROWEST: u16 = 2;
 const WIDEST: u16 = 8;
 /// Minimum width at which a coloured cell has a number in it.
 pub const WRITTEN: u16 = 5;
+
+/// The mark of a value that an edit changes.
+pub const EDITED: &str = "◆";
 
 /// The axis of the row labels, the number of rows, and the cursor's row. The rows may include rows of earlier passes,
 /// above the rows of this pass.
@@ -177,6 +181,35 @@ fn range_of(app: &App, (mark, name): (&str, &str), seen: &Range<usize>, count: u
         Piece::forms([format!("{mark} {name}"), mark.to_owned()], dim)
     }
     .rank(2)
+}
+
+/// Draws a mark into each cell whose value an edit changes.
+pub fn draw_edits(app: &App, layout: &Layout, buf: &mut Buffer) {
+    let edits = app.edits();
+    if !app.has_edits_here() {
+        return;
+    }
+    let (step, sizes) = (app.place().step, app.outline().card.sizes());
+    let area = layout.area.intersection(buf.area);
+    layout.each_cell(app, |row, column, x, y| {
+        let cell = (row, column);
+        let found = match earlier_rows::applies(app) {
+            true => earlier_rows::site(app, cell, app.index()[0]),
+            false => index(app, cell).map(|index| (app.place().site(), app.dims(), index)),
+        };
+        let Some((site, dims, index)) = found.filter(|_| cell != layout.cursor) else { return };
+        let index = step.index_in_stage(&index, &sizes.shape(step.stage().axes(), dims));
+        let last = x + layout.cell - 1;
+        if last >= area.width || !edits.iter().any(|edit| edited::changes(edit, site, dims, &index)) {
+            return;
+        }
+        let Some(under) = buf.cell((area.x + last, area.y + y)).cloned() else { return };
+        // The sign of exactly 0, of infinity and of NaN stays.
+        if ["·", "∞", "?"].contains(&under.symbol()) {
+            put(buf, area, last - 1, y, under.symbol(), under.style());
+        }
+        put(buf, area, last, y, EDITED, under.style());
+    });
 }
 
 /// Draws the indices and tokens around the cells.

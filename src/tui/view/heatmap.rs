@@ -88,6 +88,7 @@ impl View for Heatmap {
         grid::draw_labels(app, layout, buf);
         let (Some(tensor), Some(span)) = (app.tensor(), app.span()) else { return };
         cells(app, layout, span, |cell| grid::value(app, &tensor, cell), buf);
+        grid::draw_edits(app, layout, buf);
     }
 }
 

@@ -12,6 +12,7 @@ use super::super::display::Scale;
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::{Depth, Span};
+use super::grid;
 use super::half_blocks;
 use super::labels::{self, next_token};
 use super::paint::{put, put_fit};
@@ -53,7 +54,14 @@ pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
         pieces.push(Piece::whole(" · ←", app.theme.key()).rank(1));
         pieces.push(Piece::whole(format!(" {}", next_token(app).1), dim).rank(1));
     }
+    pieces.push(edited(app));
     put_fit(buf, foot, 0, 0, &pieces);
+}
+
+/// The meaning of the mark of edited values; empty if no edit changes values of this step.
+pub fn edited(app: &App) -> Piece {
+    let mark = if app.has_edits_here() { format!("  {} edited", grid::EDITED) } else { String::new() };
+    Piece::whole(mark, app.theme.key()).rank(1)
 }
 
 /// Draws the colour scale with the values at its ends and at 0.
@@ -118,6 +126,7 @@ fn scale_with(
         pieces.push(Piece::forms([count, short], theme.strong()).rank(2));
     }
     pieces.extend(more_said);
+    pieces.push(edited(app));
     if let Some(stats) = spread {
         for (fill, name, count) in
             [("-∞", "-inf", stats.neg_inf), ("+∞", "+inf", stats.pos_inf), ("??", "NaN", stats.nan)]

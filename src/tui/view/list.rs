@@ -9,6 +9,7 @@ use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::{Axis, Part, Query, Region, Step};
 
 use super::super::app::App;
+use super::super::edited;
 use super::super::fit::Piece;
 use super::super::text;
 use super::kind::{self, View};
@@ -268,7 +269,7 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
         put(buf, area, token_at, 0, "text", theme.dim());
     }
     put(buf, area, value_at, 0, &text::right(if ids { "id" } else { "value" }, VALUE.into()), theme.dim());
-    let span = app.bars();
+    let (span, edits) = (app.bars(), app.edits());
     for (down, row) in layout.visible_rows(app).enumerate() {
         let y = down as u16 + 1;
         let Some(at) = view.index(app, (row, layout.cursor.1)) else { continue };
@@ -285,6 +286,10 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
             put(buf, area, token_at, y, &text::cut(&token, texts), pick(theme.token()));
         }
         columns.value(app, area, (y, number, span), pick, buf);
+        let stage_index = app.place().step.index_in_stage(&at, &app.shape());
+        if edits.iter().any(|edit| edited::changes(edit, app.place().site(), app.dims(), &stage_index)) {
+            put(buf, area, value_at + VALUE, y, grid::EDITED, theme.key());
+        }
         if axis == Axis::Vocab && labels::next_token(app).0.is_some_and(|id| id as usize == index) {
             put(buf, area, area.width.saturating_sub(text::width(mark) as u16), y, mark, theme.key());
         }

@@ -24,6 +24,7 @@ mod diagram;
 pub mod difference;
 mod earlier_rows;
 mod edges;
+pub mod edits;
 pub mod figure;
 pub mod flow;
 pub mod footer;
@@ -281,6 +282,7 @@ impl Widget for &App {
                 branches::BranchesPopup { theme: self.theme, list }.render(area, buf);
             }
             Mode::Views(_) => view_list::ViewList(self).render(area, buf),
+            Mode::Edits(list) => edits::EditsPopup { theme: self.theme, list }.render(area, buf),
             Mode::Chapters(at) => chapters::Chapters { app: self, at: *at }.render(area, buf),
             Mode::Goto(line) => goto::GotoPopup { app: self, line }.render(area, buf),
         }

@@ -13,7 +13,8 @@ use super::super::text;
 use super::grid;
 use super::kind::View;
 use super::layout::Layout;
-use super::paint::put;
+use super::legend;
+use super::paint::{put, put_fit};
 
 /// The slice of the tensor, a number for each value.
 #[derive(Debug)]
@@ -61,13 +62,15 @@ impl View for Numbers {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        put(buf, foot, 0, 0, "v lists the other views", app.theme.dim());
+        let next = "v lists the other views";
+        put_fit(buf, foot, 0, 0, &[Piece::whole(next, app.theme.dim()), legend::edited(app)]);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         grid::draw_labels(app, layout, buf);
         let Some(tensor) = app.tensor() else { return };
         cells(app, layout, |cell| grid::value(app, &tensor, cell), buf);
+        grid::draw_edits(app, layout, buf);
     }
 }
 

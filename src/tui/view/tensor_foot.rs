@@ -81,7 +81,12 @@ fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
     let address = Piece::words(app.place().address(&index), app.theme.code());
     let value = match tensor.get(&index) {
         Some(value) => {
-            vec![Piece::whole(" = ", Style::new()), Piece::value(value, app.theme.strong())]
+            let edited = if app.edits_here().is_empty() { "" } else { " · edited" };
+            vec![
+                Piece::whole(" = ", Style::new()),
+                Piece::value(value, app.theme.strong()),
+                Piece::whole(edited, app.theme.key()),
+            ]
         }
         None => vec![Piece::whole(": not computed", Style::new())],
     };

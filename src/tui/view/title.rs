@@ -10,6 +10,7 @@ use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::{Run, Status};
 
 use super::super::app::App;
+use super::super::edited;
 use super::super::fit::{Piece, fit};
 use super::super::panel_state::Focus;
 use super::super::text;
@@ -81,11 +82,13 @@ impl Widget for Title<'_> {
         let here = fit(&here, usize::from(area.width) - beside);
         let taken: usize = here.iter().map(|(content, _)| text::width(content)).sum();
         // A computation under way replaces the model's name.
-        let name = match &card.lacks()[..] {
-            [] => printable(&card.name).to_string(),
-            // Switched-off parts come first, so that there is always room for the first of them.
-            lacks => format!("without {} · {}", text::visible(&lacks.join(", ")), printable(&card.name)),
+        let ignored = match &card.ignored[..] {
+            [] => String::new(),
+            ignored => format!("without {}", ignored.join(", ")),
         };
+        // Deviations come first, so that there is always room for the first of them.
+        let names = [ignored, edited::name(card), card.name.clone()].map(|name| printable(&name).to_string());
+        let name = names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(" · ");
         let model = match &app.progress.status {
             Status::Working(what) => vec![Piece::words(format!(" {what} …"), strong)],
             Status::Idle => vec![
