@@ -157,21 +157,20 @@ fn longer(name: &str, cpu: Cpu) -> Model {
 
 #[test]
 fn ragged_prompts_and_what_follows_have_the_bits_that_each_has_alone() {
-    for name in MODELS {
-        for precision in PRECISIONS {
-            let model = longer(name, Cpu::default().with_precision(precision));
-            compare(&format!("{name} in {precision:?}"), &model, 1..4);
-        }
+    let cases = MODELS.into_iter().flat_map(|name| PRECISIONS.map(|precision| (name, precision)));
+    for (name, precision) in sampled("models of a batch", cases, 6) {
+        let model = longer(name, Cpu::default().with_precision(precision));
+        compare(&format!("{name} in {precision:?}"), &model, 1..4);
     }
 }
 
 #[test]
 fn so_have_they_with_every_kernel_and_a_window() {
-    for kernel in Kernel::available() {
-        for precision in PRECISIONS {
-            let model = longer("mistral", Cpu::with_kernel(kernel).with_precision(precision));
-            compare(&format!("{} in {precision:?}", kernel.name()), &model, 1..4);
-        }
+    let kernels = |precision| Kernel::available().into_iter().map(move |kernel| (kernel, precision));
+    let cases = PRECISIONS.into_iter().flat_map(kernels);
+    for (kernel, precision) in sampled("kernels of a batch with a window", cases, 6) {
+        let model = longer("mistral", Cpu::with_kernel(kernel).with_precision(precision));
+        compare(&format!("{} in {precision:?}", kernel.name()), &model, 1..4);
     }
 }
 
