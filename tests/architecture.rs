@@ -53,7 +53,10 @@ const EDGES: &[(&str, Modules)] = &[
                 &["config", "error", "memory", "ops", "stop", "tensor", "testing", "threads", "time"],
             ),
             ("model", &["backend", "checkpoint", "config", "edit", "error", "ops", "trace"]),
-            ("generate", &["backend", "config", "error", "model", "stop", "time", "tokenizer", "trace"]),
+            (
+                "generate",
+                &["backend", "config", "error", "model", "ops", "stop", "time", "tokenizer", "trace"],
+            ),
             ("patch", &["backend", "config", "error", "generate", "model", "trace"]),
         ],
     ),

@@ -130,7 +130,12 @@ pub(super) fn begin(
                 let first = PassDims { pass: 0, start: 0, tokens: start.ids.len(), ..PassDims::default() };
                 let later = (1..MOST_PASSES).map_while(|pass| {
                     let start = first.tokens + pass - 1;
-                    (start < config.context).then_some(PassDims { pass, start, tokens: 1, ..PassDims::default() })
+                    (start < config.context).then_some(PassDims {
+                        pass,
+                        start,
+                        tokens: 1,
+                        ..PassDims::default()
+                    })
                 });
                 let passes: Vec<_> = std::iter::once(first).chain(later).map(|dims| (0, dims)).collect();
                 let reading = edits::Reading {

@@ -57,6 +57,10 @@ impl GotoLine {
         if !words.is_empty() {
             found.extend(views(app, before, &part));
             found.extend(synonyms(app, before, &part));
+            // Names that only have the letters of a known word in them are no help.
+            if meant(&part).any(|row| row.words.contains(&part.trim())) {
+                found.retain(|(rank, _)| *rank < 3);
+            }
         }
         found.sort_by_key(|(rank, _)| *rank);
         let mut completions: Vec<Completion> = Vec::with_capacity(found.len());

@@ -18,7 +18,7 @@ impl EditList {
     pub fn new(outlines: &[Outline], shown: &Outline) -> Self {
         let mut rows: Vec<(String, bool)> =
             edited::texts(shown).into_iter().map(|edit| (edit, true)).collect();
-        for edit in outlines.iter().flat_map(|outline| edited::texts(outline)) {
+        for edit in outlines.iter().flat_map(edited::texts) {
             if rows.iter().all(|(other, _)| *other != edit) {
                 rows.push((edit, false));
             }

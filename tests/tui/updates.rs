@@ -364,7 +364,11 @@ fn a_stage_is_exported_and_no_file_is_overwritten() {
     assert_eq!(stage.key(KeyCode::Char('e')), Effect::Export);
     stage.export(folder.path());
     stage.export(folder.path());
-    assert!(stage.message().ends_with("p0_L1_keys-2.npy"), "{}", stage.message());
+    assert!(
+        stage.message().ends_with("p0_L1_keys-2.npy · (12, 4, 8) float32 · 1664 bytes"),
+        "{}",
+        stage.message()
+    );
     let [first, second] =
         ["p0_L1_keys.npy", "p0_L1_keys-2.npy"].map(|name| std::fs::read(folder.path().join(name)).unwrap());
     assert_eq!(first, second);

@@ -48,7 +48,7 @@ fn the_list_has_the_views_of_the_step_with_numbers_and_the_steps_of_all_others()
             }
             match missing {
                 0 => {}
-                missing if size.1 == 16 && missing > 8 => {
+                missing if missing == VIEWS.len() - fitting(stage.step()).count() => {
                     stage.shows(&format!("and {missing} views of other steps"));
                 }
                 missing => stage.shows(&format!("… and {missing} more")),
