@@ -6,6 +6,7 @@ use llama_trace::tui::export::draw_into;
 use llama_trace::tui::input::Mode;
 use llama_trace::tui::open::open;
 use llama_trace::tui::panel_state::Focus;
+use llama_trace::tui::place::Place;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
 use llama_trace::tui::user_event::{
@@ -64,7 +65,7 @@ fn reshapes_are_skipped_on_request() {
     let stages: Vec<String> = (0..walk.len())
         .map(|number| walk.at(number))
         .filter(|place| matches!(place.step, Step::Stage(_)))
-        .map(|place| place.path())
+        .map(Place::path)
         .collect();
     assert!(walk.len() > stages.len() + 15, "three layers have reshapes");
     for path in &stages[1..] {
