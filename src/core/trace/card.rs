@@ -59,11 +59,6 @@ impl ModelCard {
         edits.iter().flat_map(|edit| &edit.parts).any(|part| part.place.stage == stage)
     }
 
-    /// Deviations from the original model: ignored settings, switched-off parts and edits.
-    pub fn lacks(&self) -> Vec<&str> {
-        self.ignored.iter().chain(&self.without).chain(&self.edits).map(String::as_str).collect()
-    }
-
     /// Checks a card that was read from a file. Later code must not divide by zero or overflow.
     ///
     /// # Errors
