@@ -166,26 +166,31 @@ fn sixteen_places_cost_at_most_five_passes() {
     assert!((1.0..5.0).contains(&each), "{each} passes for 16 places");
 }
 
-/// A neuron of the last layer has only a direct effect, apart from the change of the final norm's factor.
+/// A neuron of the last layer has only a direct effect, apart from the change of the final norm's factor. This change
+/// is the same for every pair of tokens.
 #[test]
 fn the_direct_effect_of_a_neuron_of_the_last_layer_is_its_effect() {
     let model = model("gqa");
     let mut patcher = Patcher::new(&model, &CORRUPTED, Some(&CLEAN), &[Stage::FfnHidden]).unwrap();
     let last = model.sizes().layers - 1;
-    let direct: Vec<(Place, f64)> = (patcher.direct(Stage::FfnHidden, (3, 9)).unwrap().into_iter())
-        .filter(|(place, _)| place.layer == Some(last))
-        .collect();
+    let pairs = [(3, 9), (1, 40)];
+    let [direct, other] = pairs.map(|ids| {
+        let mut all = patcher.direct(Stage::FfnHidden, ids).unwrap();
+        all.retain(|(place, _)| place.layer == Some(last));
+        all
+    });
     let places: Vec<Place> = direct.iter().map(|(place, _)| *place).collect();
-    let plain = patcher.logits().to_vec();
-    let difference = |logits: &[f32]| f64::from(logits[3]) - f64::from(logits[9]);
-    let all = patched(&mut patcher, &places);
-    let effects = all.iter().map(|logits| difference(logits) - difference(&plain));
-    let (mut error, mut size) = (0.0, 0.0);
-    for ((_, direct), effect) in direct.iter().zip(effects) {
-        error += (direct - effect).powi(2);
-        size += effect.powi(2);
+    let difference =
+        |logits: &[f32], (a, b): (u32, u32)| f64::from(logits[a as usize]) - f64::from(logits[b as usize]);
+    let plain = pairs.map(|ids| difference(patcher.logits(), ids));
+    let (mut error, mut moved) = (0.0_f64, 0.0_f64);
+    for (at, logits) in patched(&mut patcher, &places).iter().enumerate() {
+        let patched = pairs.map(|ids| difference(logits, ids));
+        let expected = [plain[0] + direct[at].1, plain[1] + other[at].1];
+        error = error.max((patched[0] * expected[1] - patched[1] * expected[0]).abs());
+        moved = moved.max((patched[0] * plain[1] - patched[1] * plain[0]).abs());
     }
-    assert!(size > 0.0 && error < 0.05 * size, "{error} of {size}");
+    assert!(moved > 0.01 && error < 1e-4 * moved, "{error} of {moved}");
 }
 
 #[test]
