@@ -445,7 +445,7 @@ fn the_filters_keep_the_tokens_that_transformers_keeps() {
         assert_eq!(sums, [whole(9), whole(10), whole(11)], "{case}");
         let shares = || kept.iter().map(|id| nucleus[*id as usize]);
         let (first, last) = (shares().fold(0.0, f32::max), shares().fold(1.0, f32::min));
-        let [most, least] = [12, 13].map(|column| case[column].as_f64().unwrap());
+        let [most, least] = [12_usize, 13].map(|column| case[column].as_f64().unwrap());
         assert!(close(first, most) && close(last, least), "{case}: {first} {last}");
         assert!(nucleus[drawn] > 0.0, "{case}");
     }
