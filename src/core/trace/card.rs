@@ -33,30 +33,6 @@ impl ModelCard {
         Sizes::new(&self.config, self.precision)
     }
 
-    /// The edits of the run, with the parts that were switched off.
-    ///
-    /// # Errors
-    /// [`Error::Model`] with the text that is not an edit.
-    pub fn edits(&self) -> Result<Vec<Edit>> {
-        let without = self.without.iter().map(|part| (part, Edit::without(part)));
-        let edits = self.edits.iter().map(|edit| (edit, Edit::parse(edit)));
-        let read = |(text, edit): (&String, std::result::Result<Edit, String>)| {
-            edit.map_err(|expected| {
-                Error::model("the run names an edit that does not exist")
-                    .expected(expected)
-                    .found(text)
-                    .next("record it again")
-            })
-        };
-        without.chain(edits).map(read).collect()
-    }
-
-    /// Whether an edit changes `stage` somewhere. Such a stage is not derived from others.
-    pub fn is_edited(&self, stage: Stage) -> bool {
-        let edits = self.edits().unwrap_or_default();
-        edits.iter().flat_map(|edit| &edit.parts).any(|part| part.place.stage == stage)
-    }
-
     /// Checks a card that was read from a file. Later code must not divide by zero or overflow.
     ///
     /// # Errors
