@@ -38,6 +38,16 @@ pub(super) fn address(text: &str) -> Result<Address, String> {
     })
 }
 
+/// A message that says what is wrong with the text.
+fn edit(text: &str) -> Result<Edit, String> {
+    Edit::parse(text).map_err(|wrong| shortened(&wrong).into_owned())
+}
+
+/// As [`edit`], for a part that is switched off.
+fn switch(part: &str) -> Result<Edit, String> {
+    Edit::without(part).map_err(|wrong| shortened(&wrong).into_owned())
+}
+
 /// Options that choose the model.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ModelArgs {
@@ -62,11 +72,11 @@ pub(super) struct ModelArgs {
     pub(super) ignore_config: Vec<String>,
 
     /// Switch parts off: L0/h2, L0/n17, L0/attn, L0/ffn (repeatable)
-    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = Edit::without, help_heading = MODEL)]
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = switch, help_heading = MODEL)]
     pub(super) without: Vec<Edit>,
 
     /// Change values: "L1/softmax[h=0] *= 0.5" (repeatable)
-    #[arg(long, value_name = "EDIT", value_parser = Edit::parse, allow_hyphen_values = true, help_heading = MODEL)]
+    #[arg(long, value_name = "EDIT", value_parser = edit, allow_hyphen_values = true, help_heading = MODEL)]
     pub(super) edit: Vec<Edit>,
 
     /// File with one edit a line

@@ -13,7 +13,7 @@ use super::wait::show;
 use super::{ModelArgs, tell};
 use llama_trace_core::config::Precision;
 use llama_trace_core::edit::{Changed, Edit, Edits, Given, Needed, Origin};
-use llama_trace_core::error::{Error, Result};
+use llama_trace_core::error::{Error, Result, shortened};
 use llama_trace_core::stop;
 use llama_trace_core::trace::{
     Frame, FrameData, ModelCard, NoProbe, PassDims, Probe, Recorder, Select, Site, Source, Stage, Status,
@@ -38,8 +38,8 @@ pub(super) fn list(args: &ModelArgs) -> Result<Vec<Edit>> {
             let edit = Edit::parse(line).map_err(|expected| {
                 Error::usage("a line is not an edit")
                     .at(format!("{}, line {}", printable(&file.display().to_string()), number + 1))
-                    .expected(expected)
-                    .found(printable(line))
+                    .expected(shortened(&expected))
+                    .found(shortened(&printable(line)))
                     .next("see `llama-trace help edits`")
             })?;
             list.push(edit);

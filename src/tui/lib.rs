@@ -20,6 +20,7 @@
 pub mod action;
 pub mod answers;
 pub mod app;
+mod app_edits;
 mod bins;
 mod branch_keys;
 pub mod branch_list;

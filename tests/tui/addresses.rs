@@ -97,7 +97,6 @@ fn the_words_of_the_title_lead_to_its_place() {
     assert_eq!(stage.app.place().path(), "p1/embedding");
     for (words, message) in [
         ("layer 3", "there is no layer 3: 0 to 2"),
-        ("layer", "there is no stage `layer`; Tab completes, Esc closes"),
         ("layer 0 L0", "`L0` is a second layer: give only one, before the stage, as in L1/softmax"),
         ("layer x", "there is no stage `layer x`; Tab completes, Esc closes"),
         ("layer 1 zzzzzz", "there is no stage `zzzzzz`; Tab completes, Esc closes"),
@@ -252,7 +251,7 @@ fn heads_and_tokens_are_found_by_letters_and_words_narrow_each_other() {
     for typed in ["", "a", "l", "on", "h0", "q upon", "l1 n time", "s t", "p1 x"] {
         for (text, what) in offered(&mut stage, typed) {
             // The user types a text or a part of the model after this word.
-            if ["prompt ", "without ", "edit "].contains(&&*text) {
+            if ["compare ", "prompt ", "without ", "edit "].contains(&&*text) {
                 continue;
             }
             go(&mut stage, &text);

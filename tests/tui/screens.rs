@@ -92,7 +92,8 @@ fn every_step_is_drawn_in_every_view_and_with_all_colours() {
     for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
         let mut stage = Stage::new(Synthetic::with_switches(), (80, 24), depth);
         for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
-            for step in Step::in_section(section) {
+            let (sizes, dims) = (stage.app.outline().card.sizes(), stage.app.dims());
+            for step in Step::in_section(section).filter(|step| step.stage().present(&sizes, dims)) {
                 open(&mut stage.app, &OpenAt { stage: Some(step.name().into()), ..OpenAt::default() })
                     .unwrap();
                 stage.sync();

@@ -445,7 +445,7 @@ fn a_key_that_does_nothing_says_so() {
     let mut stage = begin();
     for (code, said) in [
         (KeyCode::Char('p'), "this is the first step"),
-        (KeyCode::Char('u'), "u does nothing here; ? lists the keys"),
+        (KeyCode::Char('u'), "u counts draws in the sampler view: go to probs (/probs) and press v"),
         (KeyCode::F(5), "F5 does nothing here; ? lists the keys"),
         (KeyCode::Char('r'), "nothing was stopped: r computes again after a stop"),
     ] {

@@ -65,7 +65,8 @@ impl Place {
             let leads = |from, to| leads(from, to, sizes, dims);
             let memory = [Stage::Keys, Stage::Values];
             // Attention carries a value to all later positions.
-            let feeds = from < to && memory.into_iter().any(|memory| leads(self.stage, memory));
+            let feeds = from < to
+                && memory.into_iter().any(|memory| self.stage == memory || leads(self.stage, memory));
             let carried = to - from >= 2 || feeds;
             let first = edited.first().copied().unwrap_or(0);
             let at = |position: usize| {

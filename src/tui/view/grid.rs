@@ -30,9 +30,6 @@ const WIDEST: u16 = 8;
 /// Minimum width at which a coloured cell has a number in it.
 pub const WRITTEN: u16 = 5;
 
-/// The mark of a value that an edit changes.
-pub const EDITED: &str = "◆";
-
 /// The axis of the row labels, the number of rows, and the cursor's row. The rows may include rows of earlier passes,
 /// above the rows of this pass.
 fn rows(app: &App) -> (Axis, usize, usize) {
@@ -208,7 +205,7 @@ pub fn draw_edits(app: &App, layout: &Layout, buf: &mut Buffer) {
         if ["·", "∞", "?"].contains(&under.symbol()) {
             put(buf, area, last - 1, y, under.symbol(), under.style());
         }
-        put(buf, area, last, y, EDITED, under.style());
+        put(buf, area, last, y, edited::EDITED, under.style());
     });
 }
 

@@ -9,10 +9,10 @@ use llama_trace_core::trace::{Axis, Part};
 
 use super::super::app::App;
 use super::super::display::Scale;
+use super::super::edited;
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::{Depth, Span};
-use super::grid;
 use super::half_blocks;
 use super::labels::{self, next_token};
 use super::paint::{put, put_fit};
@@ -60,7 +60,7 @@ pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
 
 /// The meaning of the mark of edited values; empty if no edit changes values of this step.
 pub fn edited(app: &App) -> Piece {
-    let mark = if app.has_edits_here() { format!("  {} edited", grid::EDITED) } else { String::new() };
+    let mark = if app.has_edits_here() { format!("  {} edited", edited::EDITED) } else { String::new() };
     Piece::whole(mark, app.theme.key()).rank(1)
 }
 

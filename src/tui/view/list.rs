@@ -288,7 +288,7 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
         columns.value(app, area, (y, number, span), pick, buf);
         let stage_index = app.place().step.index_in_stage(&at, &app.shape());
         if edits.iter().any(|edit| edited::changes(edit, app.place().site(), app.dims(), &stage_index)) {
-            put(buf, area, value_at + VALUE, y, grid::EDITED, theme.key());
+            put(buf, area, value_at + VALUE, y, edited::EDITED, theme.key());
         }
         if axis == Axis::Vocab && labels::next_token(app).0.is_some_and(|id| id as usize == index) {
             put(buf, area, area.width.saturating_sub(text::width(mark) as u16), y, mark, theme.key());

@@ -166,7 +166,7 @@ impl View for Sampler {
     }
 
     fn keys(&self) -> &'static [(&'static str, &'static str)] {
-        &[("[ ]", "setting"), ("← →", "change"), ("Enter", "pick"), ("b", "branch"), ("u", "100 draws")]
+        &[("[ ]", "setting"), ("← →", "change"), ("Enter", "pick"), ("b", "branch")]
     }
 
     fn select(&self, app: &mut App, cell: (usize, usize)) {
