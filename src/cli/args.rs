@@ -71,7 +71,7 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "F", help_heading = MODEL)]
     pub(super) ignore_config: Vec<String>,
 
-    /// Switch parts off: L0/h2, L0/n17, L0/attn, L0/ffn (repeatable)
+    /// Switch parts off: L0/h2, L0/n17, L0/ffn (repeatable)
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = switch, help_heading = MODEL)]
     pub(super) without: Vec<Edit>,
 
@@ -117,7 +117,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
 
-    /// Random number stream of the first prompt [default: 0]
+    /// Random stream of the first prompt [default: 0]
     #[arg(long, value_name = "I", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) stream: Option<u64>,
 
@@ -132,11 +132,11 @@ pub(super) struct RunArgs {
 /// Options for sampling the next token.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SamplingArgs {
-    /// Randomness; 0 is greedy
+    /// 0 is greedy
     #[arg(long, value_name = "T", visible_alias = "temp", default_value_t = 0.0, value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) temperature: f32,
 
-    /// Keep the likeliest tokens up to this probability sum
+    /// Keep the likeliest tokens, up to this sum
     #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) top_p: Option<f32>,
 
@@ -144,15 +144,15 @@ pub(super) struct SamplingArgs {
     #[arg(long, value_name = "K", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) top_k: Option<usize>,
 
-    /// Keep tokens at least P times as likely as the likeliest
+    /// Drop tokens below P times the likeliest
     #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) min_p: Option<f32>,
 
-    /// Keep the most typical tokens up to this probability sum
+    /// Keep the most typical tokens, up to this sum
     #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) typical_p: Option<f32>,
 
-    /// Divide the logits of repeated tokens by this; 1 is off
+    /// Penalty of repeated tokens; 1 is off
     #[arg(long, value_name = "R", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) repetition_penalty: Option<f32>,
 
