@@ -186,7 +186,7 @@ fn refuses(viewer: Terminal, code: u32, texts: &[&str]) {
 fn help_lists_the_keys() {
     let mut viewer = viewer(&[]);
     viewer.send("?");
-    viewer.shows(&["Walking through the pass", "n, Space", "next step", "Looking at a tensor"]);
+    viewer.shows(&["Walking through the pass", "n, Space", "next step"]);
     viewer.send("\x1b");
     viewer.until("the help screen is closed", |screen| !screen.contents().contains("Walking through"));
     quit(viewer);
