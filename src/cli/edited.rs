@@ -14,11 +14,12 @@ use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 /// Opens a run with its edits. Up to `draws` tokens follow each prompt.
 pub(super) fn run(args: &RunArgs, draws: usize) -> Result<Run> {
-    edit(Run::open(args)?, args, draws)
+    edit(Run::open(args)?, args, draws, draws)
 }
 
-/// The same run with the edits of the options. Up to `draws` tokens follow each prompt.
-pub(super) fn edit(mut run: Run, args: &RunArgs, draws: usize) -> Result<Run> {
+/// The same run with the edits of the options. Up to `draws` tokens follow each prompt. A source that names no pass is
+/// computed for the first `most` passes only.
+pub(super) fn edit(mut run: Run, args: &RunArgs, draws: usize, most: usize) -> Result<Run> {
     let list = edits::list(&args.model)?;
     if !list.is_empty() {
         let passes = run.passes_by_sequence(draws);
@@ -27,7 +28,7 @@ pub(super) fn edit(mut run: Run, args: &RunArgs, draws: usize) -> Result<Run> {
             tokenizer: run.tokenizer.as_ref(),
             prompts: &run.prompts,
             passes: &passes,
-            most: draws.max(1),
+            most: most.max(1),
         };
         run.model = edits::with(&run.model, list, &reading)?;
     }

@@ -62,7 +62,7 @@ pub(super) fn begin(
 ) -> Result<(tui::Runs, tui::OpenAt)> {
     let draws = args.tokens.unwrap_or(1);
     // More passes may follow than are asked for.
-    let run = edited::run(args, MOST_PASSES.max(draws))?;
+    let run = edited::edit(Run::open(args)?, args, MOST_PASSES.max(draws), draws)?;
     let open = tui::OpenAt {
         pass: open.pass,
         layer: open.layer,
