@@ -6,5 +6,6 @@
 pub mod capture;
 pub mod check;
 pub mod diff;
+pub mod kata;
 pub mod recorded;
 pub mod suggest;

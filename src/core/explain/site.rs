@@ -67,6 +67,34 @@ impl Rules {
         &self.card
     }
 
+    /// The rules of the same run for another model.
+    #[must_use]
+    pub fn of_model(&self, card: ModelCard) -> Self {
+        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card.config));
+        Self { card, sizes, frequencies, ..self.clone() }
+    }
+
+    /// The passes so far.
+    pub fn passes(&self) -> &[PassDims] {
+        &self.passes
+    }
+
+    /// The options of the draws.
+    pub fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+
+    /// The random number of a pass's draw, if it uses one.
+    pub fn random(&self, pass: usize) -> Option<f64> {
+        let number = self.passes.iter().position(|dims| dims.pass == pass)?;
+        self.randoms[number]
+    }
+
+    /// The tokens read so far, by position.
+    pub fn text(&self) -> &[u32] {
+        &self.tokens
+    }
+
     /// The angle of a pair from one position to the next, in radians.
     pub fn frequency(&self, pair: usize) -> f32 {
         self.frequencies[pair].value

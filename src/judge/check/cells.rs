@@ -9,7 +9,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::{Exact, Fold, Folder, Held, Numbers, Place, Rule, Rules, SiteRules};
 use llama_trace_core::stop::Stop;
 use llama_trace_core::trace::{Site, Stage, WeightRows};
-use llama_trace_engine::backend::WholeRows;
+use llama_trace_engine::backend::{SeeGroups, WholeRows};
 use llama_trace_engine::model::Model;
 
 /// Cells per work item of a thread.
@@ -45,9 +45,41 @@ pub struct Nothing;
 
 impl Change for Nothing {}
 
+/// Weights as the rules read them: those of a model, or numbers without a model.
+pub trait ReadWeights: Sync {
+    /// Rows of a weight as float32; a vector has one row.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there is no such weight or row, and the errors of the backend.
+    fn rows(&self, at: &WeightRows) -> Result<Vec<f32>>;
+
+    /// Calls `see` with rows of a matrix as the int8 values that are multiplied, if products run in int8.
+    ///
+    /// # Errors
+    /// The errors of [`ReadWeights::rows`] and those of `see`.
+    fn int8_rows(&self, at: &WeightRows, see: SeeGroups<'_>) -> Result<()>;
+
+    /// The request that stops the work on these weights.
+    fn stop(&self) -> &Stop;
+}
+
+impl ReadWeights for Model {
+    fn rows(&self, at: &WeightRows) -> Result<Vec<f32>> {
+        self.rows(at)
+    }
+
+    fn int8_rows(&self, at: &WeightRows, see: SeeGroups<'_>) -> Result<()> {
+        self.int8_rows(at, see)
+    }
+
+    fn stop(&self) -> &Stop {
+        self.backend.stop()
+    }
+}
+
 /// The cells of a stage and their operands.
 pub struct Cells<'a> {
-    model: &'a Model,
+    model: &'a dyn ReadWeights,
     site: Site,
     whole: bool,
     rules: SiteRules<'a>,
@@ -57,7 +89,7 @@ pub struct Cells<'a> {
 }
 
 /// A weight as a query to the model.
-pub(super) fn weight_rows(place: Place, rows: Range<usize>) -> Option<WeightRows> {
+pub(crate) fn weight_rows(place: Place, rows: Range<usize>) -> Option<WeightRows> {
     let Place::Weight(layer, weight) = place else { return None };
     Some(WeightRows { run: llama_trace_core::trace::Run::ITSELF, layer, weight, rows })
 }
@@ -81,7 +113,7 @@ impl<'a> Cells<'a> {
     /// # Errors
     /// [`Error::Usage`] if `site` has no rule.
     pub fn new(
-        model: &'a Model,
+        model: &'a dyn ReadWeights,
         rules: &'a Rules,
         site: Site,
         held: Held<'a>,
@@ -91,7 +123,7 @@ impl<'a> Cells<'a> {
         let Some(rules) = rules.of(site) else {
             return Err(Error::usage(format!("no rule is known for {site}")));
         };
-        Ok(Self { model, site, whole, rules, held, change, stop: model.backend.stop() })
+        Ok(Self { model, site, whole, rules, held, change, stop: model.stop() })
     }
 
     /// Passes every cell with the result of its rule to `see`, in any order. For a product with a matrix, passes only

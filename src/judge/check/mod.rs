@@ -42,7 +42,8 @@ use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
 
-pub use cells::{Cells, Change, Nothing, ReadRows, rows};
+pub(crate) use cells::weight_rows;
+pub use cells::{Cells, Change, Nothing, ReadRows, ReadWeights, rows};
 pub use distance::Judge;
 pub use sample::{ROWS, Sample, TOGETHER};
 

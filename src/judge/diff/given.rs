@@ -5,11 +5,10 @@ use std::sync::Arc;
 use ndarray::{ArrayD, ArrayView, IxDyn, Slice};
 
 use super::bench::{Bench, Frames, Otherwise};
-use crate::check::Nothing;
+use crate::check::{Nothing, ReadWeights};
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::explain::Rules;
 use llama_trace_core::trace::{Axis, Frame, FrameData, ModelCard, PassDims, Sampling, Site, Sizes, Stage};
-use llama_trace_engine::model::Model;
 
 /// The passes so far and the available frames.
 pub(super) struct Given {
@@ -65,7 +64,7 @@ impl Given {
     }
 
     /// A bench that computes stages from these frames.
-    pub(super) fn bench<'a>(&'a self, model: &'a Model, rules: &'a Rules) -> Bench<'a> {
+    pub(super) fn bench<'a>(&'a self, model: &'a dyn ReadWeights, rules: &'a Rules) -> Bench<'a> {
         let Self { run, both, kept, reference, .. } = self;
         let (otherwise, made) = (Otherwise::default(), Frames::new());
         Bench { model, rules, change: &Nothing, otherwise, run, both, kept, reference, made }

@@ -73,7 +73,11 @@ impl Injection<'_> {
                 return Ok(None);
             }
             let Some(frame) = given.found(site) else { return Ok(None) };
-            let Some(wrong) = of_the_run(bench.fold_rows(site, &bad.rows))? else { return Ok(None) };
+            let wrong = match mistake.whole {
+                Some(_) => bench.fold_whole(site, &bad.rows, mistake),
+                None => bench.fold_rows(site, &bad.rows),
+            };
+            let Some(wrong) = of_the_run(wrong)? else { return Ok(None) };
             off = apart(frame, &wrong, bad.first);
             if off.is_above(most, case.norm) {
                 return Ok(None);

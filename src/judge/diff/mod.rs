@@ -22,6 +22,7 @@ mod injection;
 mod judge;
 mod mistake_search;
 mod mistakes;
+mod one_stage;
 mod pairs;
 mod report;
 mod sixteen;
@@ -42,7 +43,10 @@ use llama_trace_core::trace::{Axis, Frame, PassDims, Site, Sizes, Stage};
 use llama_trace_engine::model::Model;
 
 pub use difference::fitted;
-pub use mistakes::NAMES;
+pub(crate) use bench::Frames;
+pub use mistakes::{Known, NAMES};
+pub use one_stage::Named;
+pub(crate) use one_stage::OneStage;
 pub use report::{Diagnosis, First, Growth, Kind, Line, Misshapen, Missing, Report, number, whole};
 pub use traced::{About, Found, Pass, Traced};
 

@@ -1,6 +1,6 @@
 //! Mistakes of single values: the activation function, the scale of the embedding.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::super::bench::Exactly;
 use super::Mistake;
@@ -32,6 +32,7 @@ pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Ve
     let mut kept = Mistake::of("bf16_rounding", "this stage", Stage::ALL, Kept(vec![stage]));
     kept.rounds = true;
     all.push(kept);
+    all.push(Mistake { rounds: true, ..Mistake::of("f16_rounding", "this stage", Stage::ALL, Half(stage)) });
     for (form, op) in [("cos and sin", Op::RopeTable), ("the cache", Op::Cache), ("softmax", Op::Softmax)] {
         let stages = op.stages();
         let mut kept = Mistake::of("bf16_rounding", form, stages, Kept(stages.to_vec())).again(stages);
@@ -50,6 +51,19 @@ pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Ve
 
 /// The results of these stages are rounded to bfloat16.
 struct Kept(Vec<Stage>);
+
+/// The results of this stage are rounded to float16.
+struct Half(Stage);
+
+impl Change for Half {
+    fn value(&self, site: Site, _at: usize, exact: Exact) -> Exact {
+        if site.stage != self.0 {
+            return exact;
+        }
+        let value = f16::from_f64(exact.value).to_f64();
+        Exact { value, other: value, ..exact }
+    }
+}
 
 impl Change for Kept {
     fn value(&self, site: Site, _at: usize, exact: Exact) -> Exact {
