@@ -67,6 +67,7 @@ pub const MANUAL: Chapters = chapters! {
     "traces",
     "diff",
     "mistakes",
+    "kata",
     "capture",
     "python",
     "check",

@@ -27,6 +27,7 @@
 //! | by which rule each number is computed from others | [`explain`] |
 //! | how the program checks that its numbers are right | [`check`] |
 //! | where two runs first differ, and why | [`diff`] |
+//! | how a stage that a student wrote is judged | [`kata`] |
 //! | how another runtime's files are read as a run | [`capture`]; [`suggest`] matches the files to stages |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`]; [`picture`] writes it to a file |
 //! | how the process ends, whatever the cause | [`ending`]; [`memory`] is about allocations that may fail |
@@ -78,7 +79,7 @@ pub use llama_trace_engine::{backend, generate, model, patch};
 pub use llama_trace_formats::{checkpoint, files, tokenizer};
 #[cfg(feature = "hub")]
 pub use llama_trace_hub as hub;
-pub use llama_trace_judge::{capture, check, diff, suggest};
+pub use llama_trace_judge::{capture, check, diff, kata, suggest};
 pub use llama_trace_picture as picture;
 pub use llama_trace_runs::{record, replay};
 pub use llama_trace_tui as tui;

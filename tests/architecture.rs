@@ -113,6 +113,7 @@ const EDGES: &[(&str, Modules)] = &[
                 ],
             ),
             ("diff", &["check", "config", "error", "explain", "model", "ops", "stop", "trace"]),
+            ("kata", &["backend", "check", "config", "diff", "error", "explain", "stop", "trace"]),
             ("capture", &["config", "diff", "error", "files", "record", "trace"]),
             ("recorded", &["capture", "diff", "error", "record", "replay", "stop", "trace"]),
             ("suggest", &["capture", "diff", "error", "stop", "trace"]),

@@ -492,6 +492,14 @@ pub(super) enum DiffFormat {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum KataLanguage {
+    /// Python with numpy
+    Python,
+    /// Rust without other crates
+    Rust,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormat {
     /// Plain text
     Text,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::args::{
-    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, EffectName, ExportFormat, KeepName,
+    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, EffectName, ExportFormat, KataLanguage, KeepName,
     LogFormat, MemoryArgs, MetricName, ModelArgs, PROMPT, PatchFormat, PatchPart, RankedPart, RunArgs,
     RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, address, at_least_one, random_weights,
     whole,
@@ -407,6 +407,45 @@ pub(super) struct CheckArgs {
 
     #[command(flatten)]
     pub(super) cpu: CpuArgs,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct KataArgs {
+    /// Stage to write, as rms_norm, or all [default: list them]
+    #[arg(value_name = "STAGE")]
+    pub(super) stage: Option<String>,
+
+    /// Language of the printed skeleton: python or rust
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = KataLanguage::Python, hide_possible_values = true)]
+    pub(super) lang: KataLanguage,
+
+    /// Judge a program: 'python3 rms_norm.py'
+    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true, requires = "stage")]
+    pub(super) run: Option<String>,
+
+    /// Seconds that one start of a program may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub(super) timeout: usize,
+
+    /// Seed of the random model [default: a new one]
+    #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(super) seed: Option<u64>,
+
+    /// With all: folder of the finished STAGE.* files
+    #[arg(long, value_name = "DIR", conflicts_with = "run")]
+    pub(super) dir: Option<PathBuf>,
+
+    /// With all: starts each file [default: python3 for .py]
+    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true, requires = "dir")]
+    pub(super) run_with: Option<String>,
+
+    /// With all: text to begin with
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true, requires = "dir")]
+    pub(super) prompt: Option<String>,
+
+    /// With all: tokens to draw
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub(super) tokens: usize,
 }
 
 #[derive(Args, Debug)]

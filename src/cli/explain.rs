@@ -158,8 +158,7 @@ type OfView = Option<(String, String)>;
 
 fn print_text(asked: &Asked, explanation: &Explanation, view: OfView) -> std::io::Result<()> {
     let mut out = output::Lines::text();
-    let Explanation { address, value, result, formula, notes, is_sum, terms, others, rest, splits, .. } =
-        explanation;
+    let Explanation { address, value, formula, .. } = explanation;
     writeln!(out, "{address} = {}", number(*value))?;
     for line in texts(asked, address) {
         writeln!(out, "  {line}")?;
@@ -168,10 +167,20 @@ fn print_text(asked: &Asked, explanation: &Explanation, view: OfView) -> std::io
         writeln!(out, "  the same number as {asked}: {formula}")?;
     }
     writeln!(out, "\n  {formula}\n")?;
+    print_terms(&mut out, explanation, &|address| texts(asked, address))
+}
+
+/// Prints the terms of an explanation, and the result. `texts` returns the tokens in an address.
+pub(super) fn print_terms(
+    out: &mut impl Write,
+    explanation: &Explanation,
+    texts: &dyn Fn(&Address) -> Vec<String>,
+) -> std::io::Result<()> {
+    let Explanation { value, result, notes, is_sum, terms, others, rest, splits, .. } = explanation;
     if *is_sum {
         writeln!(out, "  the terms, the largest first: █ adds, ░ subtracts")?;
     }
-    let names: Vec<String> = terms.iter().map(|term| factors(asked, term)).collect();
+    let names: Vec<String> = terms.iter().map(|term| factors(texts, term)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let largest = terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);
     for (at, (term, name)) in terms.iter().zip(&names).enumerate() {
@@ -218,12 +227,12 @@ fn print_text(asked: &Asked, explanation: &Explanation, view: OfView) -> std::io
 }
 
 /// `attn_norm[t=4,d=7] 0.25 × wq[o=3,i=7] −1.5`, each with the text of its token.
-fn factors(asked: &Asked, term: &Term) -> String {
+fn factors(texts: &dyn Fn(&Address) -> Vec<String>, term: &Term) -> String {
     let operand = |operand: &Operand| {
         let value = number(operand.value);
         match &operand.from {
             From::Stage(address) => {
-                let texts = texts(asked, address);
+                let texts = texts(address);
                 let texts = if texts.is_empty() { String::new() } else { format!(" ({})", texts.join(", ")) };
                 format!("{address}{texts} {value}")
             }
@@ -253,7 +262,7 @@ fn texts(asked: &Asked, address: &Address) -> Vec<String> {
 }
 
 /// A number with the digits that a float32 needs.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     let short = value as f32;
     match short.abs() {
         size if size != 0.0 && size.is_finite() && !(1e-4..1e9).contains(&size) => format!("{short:e}"),

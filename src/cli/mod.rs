@@ -21,6 +21,7 @@ mod help;
 mod hub;
 mod info;
 mod input;
+mod kata;
 mod lens;
 mod log;
 mod memory;
@@ -54,11 +55,12 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use args::{
     BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, EffectName,
-    KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart, PrecisionName,
+    KataLanguage, KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart, PrecisionName,
     RankedPart, RunArgs, SamplingArgs, SelectArgs, TraceArgs,
 };
 use commands::{
-    AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, LensArgs,
+    AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, KataArgs,
+    LensArgs,
     LogArgs, OpenTraceArgs, PatchArgs, RecordArgs, SnapshotArgs, TokenizeArgs,
 };
 use llama_trace_core::error::{Result, printable, printable_text};
@@ -150,6 +152,8 @@ enum Command {
     Check(CheckArgs),
     /// Find the first stage in which two runs differ, and why
     Diff(DiffArgs),
+    /// Judge a stage that you wrote yourself, and name its mistake
+    Kata(KataArgs),
     /// Print a script that captures another runtime's stages
     Capture(CaptureArgs),
     /// Print a script that completes commands and options in a shell
@@ -254,6 +258,7 @@ impl Cli {
             Some(Command::Tokenize(args)) => tokenize::run(&args),
             Some(Command::Bench(args)) => bench::run(&args),
             Some(Command::Check(args)) => check::run(&args),
+            Some(Command::Kata(args)) => kata::run(&args),
             Some(Command::Capture(args)) => capture::run(&args),
             Some(Command::Diff(args)) => diff::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),

@@ -48,7 +48,7 @@ impl Known {
 }
 
 /// The mistakes, by name.
-pub const KNOWN: [Known; 79] = [
+const KNOWN: [Known; 79] = [
     Known::new(
         "rope_pairing",
         "you paired other components for RoPE: {form}",

@@ -212,6 +212,7 @@ impl Case {
     /// The numbers of a weight or a stage, for the explanation of a cell.
     pub(super) fn place(&self, place: Place, operands: &Frames) -> Result<Vec<f32>> {
         match place {
+            Place::Stage(site) if site == self.site => Ok(self.right.iter().map(|x| *x as f32).collect()),
             Place::Stage(site) => {
                 let frame = operands.get(&site).or_else(|| self.frames.get(&site));
                 let frame = frame.ok_or_else(|| Error::usage(format!("{site} is not an input")))?;

@@ -463,7 +463,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("filter_cut", "nothing was removed", NUCLEUS, |o| vector(probs(o).filter(|_| temperature(o) > 0.0)?)),
     Row("filter_cut", "one token more than top-p needs", NUCLEUS, |o| {
         let (p, ids) = nucleus_ids(o)?;
-        let stay: Vec<usize> = descending(&p).into_iter().take(ids.len() + 1).collect();
+        let stay: Vec<usize> = descending(&p).into_iter().take(cut(o).k.min(ids.len() + 1)).collect();
         kept(&p, |i| stay.contains(&i), total)
     }),
     Row("filter_cut", "the sums of top-p are those of all tokens, not of the k that stay", NUCLEUS, |o| {

@@ -48,6 +48,9 @@ pub(super) const ROWS: &[Row] = &[
     Row("eps_place", "squared", NORM, |o| {
         divided(o, |x| (mean_square(x, Some(last(x))) + o.eps() * o.eps()).mapv(f64::sqrt))
     }),
+    Row("norm_sum", "", NORM, |o| {
+        divided(o, |x| reduced(x, Some(last(x)), |row| (row.dot(&row) + o.eps()).sqrt()))
+    }),
     Row("norm_sum", "without ε", NORM, |o| {
         divided(o, |x| reduced(x, Some(last(x)), |row| row.dot(&row).sqrt()))
     }),

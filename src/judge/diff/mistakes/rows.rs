@@ -130,6 +130,10 @@ pub(super) const ROWS: &[Row] = &[
         x.accumulate_axis_inplace(Axis(0), |before, x| *x += before);
         Some(x)
     }),
+    Row("product_scaled", "divided by √C", SPLIT, |o| {
+        let (flat, [_, _, c]) = projected(o)?;
+        o.shaped(&(flat / (c as f64).sqrt()))
+    }),
     Row("heads_split", "(T, N·C) was reshaped to (N, T, C)", SPLIT, |o| {
         let (flat, [tokens, heads, c]) = projected(o)?;
         Some(reshaped(&flat, &[heads, tokens, c])?.permuted_axes(IxDyn(&[1, 0, 2])))
