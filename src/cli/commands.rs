@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::args::{
-    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, EffectName, ExportFormat, KataLanguage, KeepName,
-    LogFormat, MemoryArgs, MetricName, ModelArgs, PROMPT, PatchFormat, PatchPart, RankedPart, RunArgs,
-    RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, address, at_least_one, random_weights,
-    whole,
+    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, EffectName, ExportFormat,
+    KataLanguage, KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, PROMPT, PatchFormat, PatchPart,
+    RankedPart, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, address, at_least_one,
+    random_weights, whole,
 };
 use super::memory;
 use llama_trace_core::trace::Address;

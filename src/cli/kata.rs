@@ -45,7 +45,9 @@ pub(super) fn run(args: &KataArgs) -> Result<()> {
                 KataLanguage::Python => Language::Python,
                 KataLanguage::Rust => Language::Rust,
             };
-            output::end(write!(output::Lines::text(), "{}", skeleton(kata, language)).map_err(output::Failure::from))
+            output::end(
+                write!(output::Lines::text(), "{}", skeleton(kata, language)).map_err(output::Failure::from),
+            )
         }
         Some(command) => input::on_a_computing_thread(|| judged(args, kata, command)),
     }
@@ -162,7 +164,13 @@ fn refuse(kata: &Kata, cases: &[Case], wrong: &Wrong, seed: u64) -> Result<()> {
     let mut print = || {
         writeln!(out, "{what}")?;
         writeln!(out, "first wrong case: {}, {} of {} values are wrong\n", case.title, cell.count, cell.of)?;
-        writeln!(out, "{}: yours is {}, right is {}\n", cell.address, number(cell.found), number(cell.right))?;
+        writeln!(
+            out,
+            "{}: yours is {}, right is {}\n",
+            cell.address,
+            number(cell.found),
+            number(cell.right)
+        )?;
         writeln!(out, "  {}\n", kata.formula)?;
         print_terms(&mut out, &cell.explanation, &|_| Vec::new())?;
         writeln!(out)?;

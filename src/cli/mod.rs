@@ -55,13 +55,12 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use args::{
     BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, EffectName,
-    KataLanguage, KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart, PrecisionName,
-    RankedPart, RunArgs, SamplingArgs, SelectArgs, TraceArgs,
+    KataLanguage, KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart,
+    PrecisionName, RankedPart, RunArgs, SamplingArgs, SelectArgs, TraceArgs,
 };
 use commands::{
     AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, KataArgs,
-    LensArgs,
-    LogArgs, OpenTraceArgs, PatchArgs, RecordArgs, SnapshotArgs, TokenizeArgs,
+    LensArgs, LogArgs, OpenTraceArgs, PatchArgs, RecordArgs, SnapshotArgs, TokenizeArgs,
 };
 use llama_trace_core::error::{Result, printable, printable_text};
 

@@ -13,7 +13,8 @@ fn the_list_has_every_stage_with_its_shapes_in_order() {
     assert_eq!(end.code, Some(0), "{}", end.stderr);
     let mut rest = &end.stdout[..];
     for kata in KATAS {
-        let (_, after) = rest.split_once(&format!("  {} ", kata.name)).unwrap_or_else(|| panic!("{}", kata.name));
+        let (_, after) =
+            rest.split_once(&format!("  {} ", kata.name)).unwrap_or_else(|| panic!("{}", kata.name));
         assert!(after.lines().next().unwrap().contains(kata.output), "{}", kata.name);
         rest = after;
     }
@@ -32,7 +33,10 @@ fn each_skeleton_has_its_inputs_numbers_and_formula() {
             for port in kata.inputs {
                 assert!(text.contains(&format!("{}.npy", port.name)) && text.contains(port.shape), "{text}");
             }
-            assert!(kata.numbers.iter().all(|number| text.contains(&format!("\"{}\"", number.name()))), "{text}");
+            assert!(
+                kata.numbers.iter().all(|number| text.contains(&format!("\"{}\"", number.name()))),
+                "{text}"
+            );
             assert!(text.contains("out.npy") && text.contains(kata.output), "{text}");
         }
     }

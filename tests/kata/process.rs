@@ -60,7 +60,8 @@ fn a_program_that_writes_nothing_or_fails_or_is_not_there_gets_one_message() {
     let (end, _) = run("silu", "true", &[]);
     assert_eq!(end.code, Some(1));
     assert!(end.stderr.contains("the file does not exist"), "{}", end.stderr);
-    let (end, _) = run("silu", "echo 'Traceback' >&2; echo \"NameError: name 'nq' is not defined\" >&2; exit 3", &[]);
+    let (end, _) =
+        run("silu", "echo 'Traceback' >&2; echo \"NameError: name 'nq' is not defined\" >&2; exit 3", &[]);
     assert_eq!(end.code, Some(1));
     assert!(end.stderr.contains("found: NameError: name 'nq' is not defined"), "{}", end.stderr);
     let (end, _) = run("silu", "kill -SEGV $$", &[]);
@@ -77,7 +78,10 @@ fn outputs_of_another_shape_or_size_or_kind_are_refused_before_they_are_read() {
     for (text, expected) in [
         (zeros("(2, 2)", 4), "the shape is (2, 2);"),
         (zeros("(2, 2)", 3), "12 bytes of values; 4 values of float32"),
-        ("for case in \"$1\"/*; do head -c 50000000 /dev/zero > \"$case/out.npy\"; done".into(), "an output "),
+        (
+            "for case in \"$1\"/*; do head -c 50000000 /dev/zero > \"$case/out.npy\"; done".into(),
+            "an output ",
+        ),
         ("for case in \"$1\"/*; do : > \"$case/out.npy\"; done".into(), "the file is empty"),
         ("for case in \"$1\"/*; do ln -s /dev/zero \"$case/out.npy\"; done".into(), "not a regular file"),
         ("for case in \"$1\"/*; do mkdir \"$case/out.npy\"; done".into(), "not a regular file"),
@@ -93,10 +97,13 @@ fn outputs_of_another_shape_or_size_or_kind_are_refused_before_they_are_read() {
 #[test]
 fn a_right_output_is_correct_and_a_wrong_one_is_named_without_python() {
     // The stream itself: the output of the sublayer is missing.
-    let copy = |name: &str| format!("for case in \"$1\"/*; do cp \"$case/{name}.npy\" \"$case/out.npy\"; done");
+    let copy =
+        |name: &str| format!("for case in \"$1\"/*; do cp \"$case/{name}.npy\" \"$case/out.npy\"; done");
     let (end, _) = run("residual", &copy("y"), &["--seed", "7"]);
     assert_eq!(end.code, Some(1));
-    for expected in ["you left out a term of the residual sum", "[residual_missing]", "attn_residual[t=0,d=0]"] {
+    for expected in
+        ["you left out a term of the residual sum", "[residual_missing]", "attn_residual[t=0,d=0]"]
+    {
         assert!(end.stdout.contains(expected), "{expected}: {}", end.stdout);
     }
     assert!(end.stderr.contains("--seed 7"), "{}", end.stderr);
@@ -142,7 +149,10 @@ fn a_file_that_grows_is_stopped() {
 #[test]
 fn ctrl_c_ends_the_program_and_its_processes() {
     let folder = tempfile::tempdir().unwrap();
-    let program = script(folder.path(), "sleep 600 & echo $! > \"$OWN/pid.new\"; mv \"$OWN/pid.new\" \"$OWN/pid\"; wait");
+    let program = script(
+        folder.path(),
+        "sleep 600 & echo $! > \"$OWN/pid.new\"; mv \"$OWN/pid.new\" \"$OWN/pid\"; wait",
+    );
     let child = Command::new(env!("CARGO_BIN_EXE_llama-trace"))
         .args(["kata", "silu", "--run", program.to_str().unwrap()])
         .env("TMPDIR", folder.path())

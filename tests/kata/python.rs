@@ -15,9 +15,15 @@ fn run(python: &str, stage: &str, function: &str) -> super::End {
 #[test]
 fn programs_in_python_are_judged_on_both_models() {
     let Some(python) = python_with_numpy() else { return };
-    for (stage, function) in
-        [("rms_norm", "plain"), ("rope", "halves"), ("softmax", "plain"), ("logits", "matmul"), ("argmax", "plain"), ("attention", "plain"), ("quantize", "half_to_even")]
-    {
+    for (stage, function) in [
+        ("rms_norm", "plain"),
+        ("rope", "halves"),
+        ("softmax", "plain"),
+        ("logits", "matmul"),
+        ("argmax", "plain"),
+        ("attention", "plain"),
+        ("quantize", "half_to_even"),
+    ] {
         let end = run(&python, stage, function);
         assert_eq!(end.code, Some(0), "{stage}: {}{}", end.stdout, end.stderr);
         assert!(end.stdout.contains(&format!("{stage}: correct in")), "{}", end.stdout);
@@ -30,7 +36,12 @@ fn programs_in_python_are_judged_on_both_models() {
     ] {
         let end = run(&python, stage, function);
         assert_eq!(end.code, Some(1), "{stage}: {}", end.stdout);
-        assert!(end.stdout.contains(sentence) && end.stderr.contains("where: "), "{}{}", end.stdout, end.stderr);
+        assert!(
+            end.stdout.contains(sentence) && end.stderr.contains("where: "),
+            "{}{}",
+            end.stdout,
+            end.stderr
+        );
     }
 }
 
@@ -47,7 +58,10 @@ fn a_whole_pass_of_programs_writes_the_models_text() {
         // The name of a file is that of its stage, so the import needs another one.
         let text = text.replace(
             &format!("import {stage}\n"),
-            &format!("import runpy\nrunpy.run_path({:?}, run_name='__main__')\n", fixtures.join(format!("{stage}.py")).to_str().unwrap()),
+            &format!(
+                "import runpy\nrunpy.run_path({:?}, run_name='__main__')\n",
+                fixtures.join(format!("{stage}.py")).to_str().unwrap()
+            ),
         );
         fs::write(folder.path().join(format!("{stage}.py")), text).unwrap();
     };

@@ -178,11 +178,16 @@ fn every_mistake_of_a_port_is_found_where_it_is_and_named_with_its_error_before_
     }
     // Other mistakes are those of single stages, which the programs of `fixtures/kata` make.
     let programs = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/kata")).unwrap();
-    let texts: Vec<String> = programs.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok()).collect();
+    let texts: Vec<String> =
+        programs.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok()).collect();
     let labels = texts.iter().flat_map(|text| text.lines());
     let labels = labels.filter_map(|line| line.strip_prefix("@wrong(\"")?.strip_suffix("\")"));
     named.extend(labels.flat_map(|label| label.split('|')));
-    assert_eq!(named, NAMES.into_iter().collect(), "each name has a port or a program that makes the mistake");
+    assert_eq!(
+        named,
+        NAMES.into_iter().collect(),
+        "each name has a port or a program that makes the mistake"
+    );
 }
 
 /// In a pass of this many tokens, a few tokens are enough to exclude most mistakes. The actual mistake is never

@@ -38,7 +38,9 @@ impl Folder {
             let path = folder.scratch.path().join(format!("case-{number:02}"));
             let write = || {
                 fs::create_dir(&path)?;
-                case.inputs.iter().try_for_each(|input| input.write(&path.join(format!("{}.npy", input.name))))?;
+                case.inputs
+                    .iter()
+                    .try_for_each(|input| input.write(&path.join(format!("{}.npy", input.name))))?;
                 fs::write(path.join("numbers.json"), case.numbers_json())
             };
             write().map_err(|error| wrong(&error, &path))?;

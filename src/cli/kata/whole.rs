@@ -118,9 +118,9 @@ impl Theirs<'_> {
             let Some((kata, words)) = of_stage(self.finished, site.stage) else { continue };
             progress.say(format!("{} {site}", kata.name));
             let cases = [whole_pass(kata, &mut self.run, site)?];
-            let outputs = Folder::new(&cases)?
-                .run(words, self.args.timeout, &cases)
-                .map_err(|error| error.next(format!("judge it alone: llama-trace kata {} --run …", kata.name)))?;
+            let outputs = Folder::new(&cases)?.run(words, self.args.timeout, &cases).map_err(|error| {
+                error.next(format!("judge it alone: llama-trace kata {} --run …", kata.name))
+            })?;
             if let Judgement::Wrong(wrong) = judge(kata, &cases, &outputs)? {
                 if let Some(problem) = &wrong.problem {
                     return Err(Error::failed(format!("{} does not have the right form", kata.name))
@@ -207,7 +207,11 @@ pub(super) fn run(args: &KataArgs) -> Result<()> {
     progress.finish();
     match theirs.first {
         None => {
-            let line = if equal { "every stage of yours is right" } else { "every stage of yours is right, but a draw differs: two logits are nearly equal" };
+            let line = if equal {
+                "every stage of yours is right"
+            } else {
+                "every stage of yours is right, but a draw differs: two logits are nearly equal"
+            };
             output::end(writeln!(output::Lines::text(), "\n{line}").map_err(output::Failure::from))
         }
         Some(First { what, found, right, mistake }) => {

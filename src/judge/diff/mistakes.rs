@@ -49,322 +49,106 @@ impl Known {
 
 /// The mistakes, by name.
 const KNOWN: [Known; 79] = [
-    Known::new(
-        "rope_pairing",
-        "you paired other components for RoPE: {form}",
-    ),
-    Known::new(
-        "rope_theta",
-        "you used another θ: {form}",
-    ),
-    Known::new(
-        "rope_scaling",
-        "you scaled RoPE's frequencies by another rule: {form}",
-    ),
-    Known::new(
-        "rope_direction",
-        "you rotated in the other direction: the sine has the wrong sign",
-    ),
-    Known::new(
-        "rope_missing",
-        "you did not rotate: {form}",
-    ),
-    Known::new(
-        "position_offset",
-        "you used other positions: {form}",
-    ),
-    Known::new(
-        "norm_eps",
-        "you used another ε: {form}",
-    ),
-    Known::new(
-        "norm_weight_plus_one",
-        "you multiplied by 1 + weight, not by the weight",
-    ),
-    Known::new(
-        "norm_weight_missing",
-        "you did not multiply by the weight",
-    ),
-    Known::new(
-        "norm_missing",
-        "you did not normalise: the result is the input",
-    ),
-    Known::new(
-        "norm_weights_swapped",
-        "you used the weight of the other norm: {form}",
-    ),
+    Known::new("rope_pairing", "you paired other components for RoPE: {form}"),
+    Known::new("rope_theta", "you used another θ: {form}"),
+    Known::new("rope_scaling", "you scaled RoPE's frequencies by another rule: {form}"),
+    Known::new("rope_direction", "you rotated in the other direction: the sine has the wrong sign"),
+    Known::new("rope_missing", "you did not rotate: {form}"),
+    Known::new("position_offset", "you used other positions: {form}"),
+    Known::new("norm_eps", "you used another ε: {form}"),
+    Known::new("norm_weight_plus_one", "you multiplied by 1 + weight, not by the weight"),
+    Known::new("norm_weight_missing", "you did not multiply by the weight"),
+    Known::new("norm_missing", "you did not normalise: the result is the input"),
+    Known::new("norm_weights_swapped", "you used the weight of the other norm: {form}"),
     Known::new(
         "norm_input",
         "the norm of the feed-forward network reads the layer's input, not the stream after attention",
     ),
-    Known::new(
-        "norm_sum",
-        "you divided by √Σx², not by √(Σx²/D)",
-    ),
-    Known::new(
-        "layer_norm",
-        "you subtracted the mean, as LayerNorm does; RMSNorm does not",
-    ),
-    Known::new(
-        "residual_missing",
-        "you left out a term of the residual sum: {form}",
-    ),
-    Known::new(
-        "other_layer",
-        "you used the weights of another layer: {form}",
-    ),
-    Known::new(
-        "attention_scale",
-        "you scaled the scores by another number than 1/√C: {form}",
-    ),
-    Known::new(
-        "mask_offset",
-        "the mask shows other keys than k ≤ start + t: {form}",
-    ),
-    Known::new(
-        "window",
-        "you used another window: {form}",
-    ),
-    Known::new(
-        "kv_head_order",
-        "query head h reads another kv head than h / (H/G): {form}",
-    ),
-    Known::new(
-        "kv_swapped",
-        "you exchanged wk and wv: {form}",
-    ),
-    Known::new(
-        "heads_merged",
-        "you joined the heads in another order than (T, H, C): {form}",
-    ),
-    Known::new(
-        "weight_layout",
-        "you read a matrix in another layout than outputs × inputs: {form}",
-    ),
-    Known::new(
-        "bias_missing",
-        "you did not add the bias",
-    ),
-    Known::new(
-        "bos",
-        "the beginning-of-text token differs: {form}",
-    ),
-    Known::new(
-        "tied_head",
-        "you used the embedding table as the head",
-    ),
-    Known::new(
-        "activation",
-        "the activation function is not SiLU: {form}",
-    ),
-    Known::new(
-        "gate_up_swapped",
-        "you exchanged gate and up: {form}",
-    ),
-    Known::new(
-        "bf16_rounding",
-        "you computed in bfloat16: {form}",
-    ),
-    Known::new(
-        "quantized_activations",
-        "you rounded the inputs of products to int8: {form}",
-    ),
-    Known::new(
-        "embedding_scale",
-        "you multiplied the embeddings: {form}",
-    ),
-    Known::new(
-        "softcap",
-        "you bounded the values by c · tanh(x / c): {form}",
-    ),
-    Known::new(
-        "f16_rounding",
-        "you computed in float16: {form}",
-    ),
-    Known::new(
-        "wrong_axis",
-        "you computed along another axis: {form}",
-    ),
-    Known::new(
-        "eps_place",
-        "you added ε in another place than to the mean of the squares: {form}",
-    ),
-    Known::new(
-        "norm_divisor",
-        "you divided by another number than √(Σx²/D + ε): {form}",
-    ),
+    Known::new("norm_sum", "you divided by √Σx², not by √(Σx²/D)"),
+    Known::new("layer_norm", "you subtracted the mean, as LayerNorm does; RMSNorm does not"),
+    Known::new("residual_missing", "you left out a term of the residual sum: {form}"),
+    Known::new("other_layer", "you used the weights of another layer: {form}"),
+    Known::new("attention_scale", "you scaled the scores by another number than 1/√C: {form}"),
+    Known::new("mask_offset", "the mask shows other keys than k ≤ start + t: {form}"),
+    Known::new("window", "you used another window: {form}"),
+    Known::new("kv_head_order", "query head h reads another kv head than h / (H/G): {form}"),
+    Known::new("kv_swapped", "you exchanged wk and wv: {form}"),
+    Known::new("heads_merged", "you joined the heads in another order than (T, H, C): {form}"),
+    Known::new("weight_layout", "you read a matrix in another layout than outputs × inputs: {form}"),
+    Known::new("bias_missing", "you did not add the bias"),
+    Known::new("bos", "the beginning-of-text token differs: {form}"),
+    Known::new("tied_head", "you used the embedding table as the head"),
+    Known::new("activation", "the activation function is not SiLU: {form}"),
+    Known::new("gate_up_swapped", "you exchanged gate and up: {form}"),
+    Known::new("bf16_rounding", "you computed in bfloat16: {form}"),
+    Known::new("quantized_activations", "you rounded the inputs of products to int8: {form}"),
+    Known::new("embedding_scale", "you multiplied the embeddings: {form}"),
+    Known::new("softcap", "you bounded the values by c · tanh(x / c): {form}"),
+    Known::new("f16_rounding", "you computed in float16: {form}"),
+    Known::new("wrong_axis", "you computed along another axis: {form}"),
+    Known::new("eps_place", "you added ε in another place than to the mean of the squares: {form}"),
+    Known::new("norm_divisor", "you divided by another number than √(Σx²/D + ε): {form}"),
     Known::new(
         "norm_weight_use",
         "you used the weight in another way than as a factor of the result: you {form}",
     ),
-    Known::new(
-        "rope_frequency",
-        "the angle is not position · θ^(−2i/C); you used {form}",
-    ),
-    Known::new(
-        "cos_sin_swapped",
-        "you exchanged cosine and sine",
-    ),
-    Known::new(
-        "rope_formula",
-        "you rotated by another formula than (a·cos − b·sin, a·sin + b·cos): {form}",
-    ),
-    Known::new(
-        "rope_rows",
-        "you used other rows of cos and sin than the token's own: those {form}",
-    ),
-    Known::new(
-        "embedding_row",
-        "you read another row of the table than that of the id: {form}",
-    ),
-    Known::new(
-        "embedding_extra",
-        "the embedding is the row alone; you changed it: {form}",
-    ),
-    Known::new(
-        "heads_split",
-        "you split the product into heads in another order than (T, N, C): {form}",
-    ),
-    Known::new(
-        "cache_place",
-        "you wrote the new rows in another place than after the old ones: {form}",
-    ),
-    Known::new(
-        "repeat_axis",
-        "you repeated another axis than the kv heads: {form}",
-    ),
-    Known::new(
-        "repeat_scaled",
-        "you changed the repeated values: {form}",
-    ),
-    Known::new(
-        "qk_formula",
-        "the score is Σ_c q · k; you computed {form}",
-    ),
-    Known::new(
-        "qk_order",
-        "you multiplied other rows than query t and key k of head h: {form}",
-    ),
-    Known::new(
-        "mask_inverted",
-        "you hid other keys than the later ones: {form}",
-    ),
-    Known::new(
-        "mask_values",
-        "a hidden key needs −∞ and a visible one 0: {form}",
-    ),
-    Known::new(
-        "mask_late",
-        "you masked after softmax, so that hidden keys took a share of the sum: {form}",
-    ),
+    Known::new("rope_frequency", "the angle is not position · θ^(−2i/C); you used {form}"),
+    Known::new("cos_sin_swapped", "you exchanged cosine and sine"),
+    Known::new("rope_formula", "you rotated by another formula than (a·cos − b·sin, a·sin + b·cos): {form}"),
+    Known::new("rope_rows", "you used other rows of cos and sin than the token's own: those {form}"),
+    Known::new("embedding_row", "you read another row of the table than that of the id: {form}"),
+    Known::new("embedding_extra", "the embedding is the row alone; you changed it: {form}"),
+    Known::new("heads_split", "you split the product into heads in another order than (T, N, C): {form}"),
+    Known::new("cache_place", "you wrote the new rows in another place than after the old ones: {form}"),
+    Known::new("repeat_axis", "you repeated another axis than the kv heads: {form}"),
+    Known::new("repeat_scaled", "you changed the repeated values: {form}"),
+    Known::new("qk_formula", "the score is Σ_c q · k; you computed {form}"),
+    Known::new("qk_order", "you multiplied other rows than query t and key k of head h: {form}"),
+    Known::new("mask_inverted", "you hid other keys than the later ones: {form}"),
+    Known::new("mask_values", "a hidden key needs −∞ and a visible one 0: {form}"),
+    Known::new("mask_late", "you masked after softmax, so that hidden keys took a share of the sum: {form}"),
     Known::new(
         "softmax_overflow",
         "you did not subtract the maximum before e^x, which is ∞ for large x, and ∞ / ∞ is NaN: {form}",
     ),
-    Known::new(
-        "softmax_formula",
-        "softmax is e^(x − max) / Σ e^(x − max); you computed {form}",
-    ),
-    Known::new(
-        "mix_formula",
-        "the output is Σ_k weight · value; you computed {form}",
-    ),
+    Known::new("softmax_formula", "softmax is e^(x − max) / Σ e^(x − max); you computed {form}"),
+    Known::new("mix_formula", "the output is Σ_k weight · value; you computed {form}"),
     Known::new(
         "mix_order",
         "you multiplied weights with other values than those of their key and head: {form}",
     ),
-    Known::new(
-        "product_scaled",
-        "you scaled the product: {form}",
-    ),
-    Known::new(
-        "product_inputs",
-        "you multiplied other inputs: {form}",
-    ),
-    Known::new(
-        "product_weights",
-        "you multiplied other weights: {form}",
-    ),
-    Known::new(
-        "product_after",
-        "the product is the result; you applied something after it: {form}",
-    ),
-    Known::new(
-        "last_row",
-        "you used other rows than the task asks for: {form}",
-    ),
-    Known::new(
-        "residual_formula",
-        "the residual sum is x + y; you computed {form}",
-    ),
-    Known::new(
-        "activation_overflow",
-        "e^x is ∞ for large x, and ∞ / ∞ is NaN; write x / (1 + e^−x): {form}",
-    ),
-    Known::new(
-        "gating",
-        "the result is SiLU(gate) · up: {form}",
-    ),
-    Known::new(
-        "penalty_formula",
-        "the penalty divides positive logits and multiplies negative ones: {form}",
-    ),
-    Known::new(
-        "penalty_tokens",
-        "the penalty is for each token that the text has, once: {form}",
-    ),
-    Known::new(
-        "temperature",
-        "you used the temperature in another way than logits / temperature: {form}",
-    ),
-    Known::new(
-        "filter_cut",
-        "you kept other tokens: {form}",
-    ),
-    Known::new(
-        "filter_sum",
-        "the kept probabilities are divided by their sum: {form}",
-    ),
-    Known::new(
-        "typical_key",
-        "the order is that of |−ln q − H|; you used {form}",
-    ),
+    Known::new("product_scaled", "you scaled the product: {form}"),
+    Known::new("product_inputs", "you multiplied other inputs: {form}"),
+    Known::new("product_weights", "you multiplied other weights: {form}"),
+    Known::new("product_after", "the product is the result; you applied something after it: {form}"),
+    Known::new("last_row", "you used other rows than the task asks for: {form}"),
+    Known::new("residual_formula", "the residual sum is x + y; you computed {form}"),
+    Known::new("activation_overflow", "e^x is ∞ for large x, and ∞ / ∞ is NaN; write x / (1 + e^−x): {form}"),
+    Known::new("gating", "the result is SiLU(gate) · up: {form}"),
+    Known::new("penalty_formula", "the penalty divides positive logits and multiplies negative ones: {form}"),
+    Known::new("penalty_tokens", "the penalty is for each token that the text has, once: {form}"),
+    Known::new("temperature", "you used the temperature in another way than logits / temperature: {form}"),
+    Known::new("filter_cut", "you kept other tokens: {form}"),
+    Known::new("filter_sum", "the kept probabilities are divided by their sum: {form}"),
+    Known::new("typical_key", "the order is that of |−ln q − H|; you used {form}"),
     Known::new(
         "draw_order",
         "the running sum goes from the likeliest token to the least likely; you used {form}",
     ),
-    Known::new(
-        "draw_random",
-        "you compared the running sum with another number: {form}",
-    ),
+    Known::new("draw_random", "you compared the running sum with another number: {form}"),
     Known::new(
         "draw_result",
         "the result is the id at which the running sum exceeds the random number; you returned {form}",
     ),
-    Known::new(
-        "largest_logit",
-        "the result is the id of the largest logit of the last token: {form}",
-    ),
-    Known::new(
-        "scale_formula",
-        "the scale is max |x| / 127 of the group; you computed {form}",
-    ),
+    Known::new("largest_logit", "the result is the id of the largest logit of the last token: {form}"),
+    Known::new("scale_formula", "the scale is max |x| / 127 of the group; you computed {form}"),
     Known::new(
         "scale_groups",
         "a scale belongs to one group of neighbouring values of one token; you used {form}",
     ),
-    Known::new(
-        "step_rounding",
-        "x / scale is rounded to the nearest whole number; you rounded {form}",
-    ),
-    Known::new(
-        "step_range",
-        "the steps are −127 to 127; yours are {form}",
-    ),
-    Known::new(
-        "step_scale",
-        "you divided by another scale than that of the value's group: {form}",
-    ),
+    Known::new("step_rounding", "x / scale is rounded to the nearest whole number; you rounded {form}"),
+    Known::new("step_range", "the steps are −127 to 127; yours are {form}"),
+    Known::new("step_scale", "you divided by another scale than that of the value's group: {form}"),
 ];
 
 /// The names of the mistakes.
@@ -421,7 +205,17 @@ impl Mistake {
     ) -> Self {
         let (form, otherwise, change) = (form.into(), Otherwise::default(), Box::new(change));
         let touches = touches.into();
-        Self { name, form, touches, card: None, change, otherwise, whole: None, rounds: false, looks_ahead: false }
+        Self {
+            name,
+            form,
+            touches,
+            card: None,
+            change,
+            otherwise,
+            whole: None,
+            rounds: false,
+            looks_ahead: false,
+        }
     }
 
     fn again(mut self, again: &'static [Stage]) -> Self {
@@ -466,15 +260,9 @@ pub(super) fn mistakes(
     layout::add(card, chain, &mut all);
     stream::add(card, chain, &mut all);
     values::add(card, found, right, &mut all);
-    for table in [
-        norms::ROWS,
-        rotary::ROWS,
-        rows::ROWS,
-        scores::ROWS,
-        products::ROWS,
-        draws::ROWS,
-        steps::ROWS,
-    ] {
+    for table in
+        [norms::ROWS, rotary::ROWS, rows::ROWS, scores::ROWS, products::ROWS, draws::ROWS, steps::ROWS]
+    {
         whole::add(table, &mut all);
     }
     scores::add_late(&mut all);

@@ -42,8 +42,8 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Axis, Frame, PassDims, Site, Sizes, Stage};
 use llama_trace_engine::model::Model;
 
-pub use difference::fitted;
 pub(crate) use bench::Frames;
+pub use difference::fitted;
 pub use mistakes::{Known, NAMES};
 pub use one_stage::Named;
 pub(crate) use one_stage::OneStage;

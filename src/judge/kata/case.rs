@@ -8,8 +8,8 @@ use super::table::{Given, Kata, Number, Of};
 use crate::diff::{Frames, OneStage};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::Place;
-use llama_trace_core::trace::{Address, Frame, Site, Stage, Step, Values as Borrowed, Weight};
 use llama_trace_core::trace::block::index_of;
+use llama_trace_core::trace::{Address, Frame, Site, Stage, Step, Values as Borrowed, Weight};
 
 /// The values of an input file.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,7 +103,8 @@ fn input(name: &'static str, frame: &Frame) -> Input {
 
 /// The rows of several frames, one after the other.
 fn rows(name: &'static str, frames: &[&Frame], row: &[usize]) -> Input {
-    let values: Vec<f32> = frames.iter().flat_map(|frame| frame.values().numbers()).map(|x| x as f32).collect();
+    let values: Vec<f32> =
+        frames.iter().flat_map(|frame| frame.values().numbers()).map(|x| x as f32).collect();
     let count = frames.iter().map(|frame| frame.shape()[0]).sum();
     Input { name, shape: [&[count], row].concat(), values: Values::F32(values) }
 }
@@ -124,7 +125,9 @@ impl Case {
         for port in kata.inputs {
             let name = port.name;
             files.push(match port.of {
-                Of::Input(i) => input(name, sources.get(i).and_then(|source| frames.get(source)).ok_or_else(lacks)?),
+                Of::Input(i) => {
+                    input(name, sources.get(i).and_then(|source| frames.get(source)).ok_or_else(lacks)?)
+                }
                 Of::OwnWeight => {
                     let own = Weight::read_in(site.stage, rules.card()).next().ok_or_else(lacks)?;
                     let (shape, values) = weight(own)?;
@@ -138,13 +141,18 @@ impl Case {
                     Input { name, shape, values: Values::F32(values) }
                 }
                 Of::Before | Of::New => {
-                    let all: Vec<&Frame> = sources.iter().filter_map(|source| frames.get(source)).map(|frame| &**frame).collect();
+                    let all: Vec<&Frame> = sources
+                        .iter()
+                        .filter_map(|source| frames.get(source))
+                        .map(|frame| &**frame)
+                        .collect();
                     let (new, before) = all.split_last().ok_or_else(lacks)?;
                     let row = &new.shape()[1..];
                     rows(name, if port.of == Of::New { std::slice::from_ref(new) } else { before }, row)
                 }
                 Of::Text => {
-                    let ids = rules.text().iter().take(dims.keys()).map(|id| i64::from(*id)).collect::<Vec<_>>();
+                    let ids =
+                        rules.text().iter().take(dims.keys()).map(|id| i64::from(*id)).collect::<Vec<_>>();
                     Input { name, shape: vec![ids.len()], values: Values::I64(ids) }
                 }
             });
@@ -182,7 +190,9 @@ impl Case {
             let comma = if i == 0 { "" } else { ", " };
             let _ = match number {
                 Number::Random => write!(text, "{comma}\"{}\": {value}", number.name()),
-                number if number.is_whole() => write!(text, "{comma}\"{}\": {}", number.name(), *value as u64),
+                number if number.is_whole() => {
+                    write!(text, "{comma}\"{}\": {}", number.name(), *value as u64)
+                }
                 number => write!(text, "{comma}\"{}\": {:?}", number.name(), *value as f32),
             };
         }

@@ -29,7 +29,7 @@ fn normal(random: &mut ChaCha8Rng) -> f64 {
 /// A random model. No two of its sizes are equal, and query heads share kv heads.
 fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
     let kv_heads = random.random_range(2..4);
-    let head_dim = [6, 8][random.random_range(0..2)];
+    let head_dim = [8, 10][random.random_range(0..2)];
     let heads = kv_heads * if kv_heads == 2 { 3 } else { 2 };
     let config = ModelConfig {
         layers: LAYERS,
@@ -52,7 +52,8 @@ fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
     };
     let sizes = card.sizes();
     let mut all = HashMap::new();
-    let layers = |weight: Weight| if weight.in_layer() { (0..LAYERS).map(Some).collect() } else { vec![None] };
+    let layers =
+        |weight: Weight| if weight.in_layer() { (0..LAYERS).map(Some).collect() } else { vec![None] };
     for weight in Weight::all().filter(|weight| weight.present(&card)) {
         let shape = sizes.shape(weight.axes(), PassDims::default());
         let width = shape.last().copied().unwrap_or(1);
@@ -77,9 +78,12 @@ fn sampling(kata: &Kata, variant: usize) -> Sampling {
         Stage::PenalizedLogits => Sampling { repetition_penalty: [1.3, 1.75][variant % 2], ..plain },
         Stage::MinP => Sampling { min_p: [0.2, 0.06][variant % 2], ..plain },
         Stage::TypicalP => Sampling { typical_p: [0.6, 0.35][variant % 2], ..plain },
-        Stage::Nucleus => {
-            Sampling { top_k: [8, 5][variant % 2], top_p: [0.75, 0.9][variant % 2], temperature: 1.4, ..plain }
-        }
+        Stage::Nucleus => Sampling {
+            top_k: [8, 5][variant % 2],
+            top_p: [0.75, 0.9][variant % 2],
+            temperature: 1.4,
+            ..plain
+        },
         Stage::Sampled => Sampling { top_k: 12, temperature: 1.8, ..plain },
         _ => plain,
     }
@@ -124,10 +128,12 @@ pub fn random(kata: &Kata, seed: u64) -> Result<Vec<Case>> {
         let lengths = passes(kata, variant);
         for (pass, tokens) in lengths.iter().enumerate() {
             // Some tokens repeat.
-            let ids: Vec<u32> = (0..*tokens).map(|t| match (t, run.rules().text().first()) {
-                (1, Some(first)) => *first,
-                _ => random.random_range(0..vocab),
-            }).collect();
+            let ids: Vec<u32> = (0..*tokens)
+                .map(|t| match (t, run.rules().text().first()) {
+                    (1, Some(first)) => *first,
+                    _ => random.random_range(0..vocab),
+                })
+                .collect();
             let share: f64 = random.random();
             run.push(&ids, Some((pass as f64 + share) / lengths.len() as f64));
         }

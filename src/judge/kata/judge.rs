@@ -181,7 +181,8 @@ fn another_order(case: &Case, output: &Output) -> Option<String> {
             })
             .collect();
     }
-    let values = ndarray::ArrayD::from_shape_vec(ndarray::IxDyn(&output.shape), output.values.clone()).ok()?;
+    let values =
+        ndarray::ArrayD::from_shape_vec(ndarray::IxDyn(&output.shape), output.values.clone()).ok()?;
     orders.into_iter().filter(|_| axes <= 4).find_map(|order| {
         let turned = values.view().permuted_axes(ndarray::IxDyn(&order));
         let turned: Vec<f64> = turned.iter().copied().collect();
@@ -265,7 +266,10 @@ fn imprecise(cases: &[Case], outputs: &[Output]) -> Option<Named> {
         let apart = distances(case, &output.values, &case.right);
         apart.into_iter().all(|apart| apart * TOLERANCE <= FEW_DIGITS)
     })
-    .then(|| Named { name: "f16_rounding", form: "the values have 3 right digits, as after steps in float16".into() })
+    .then(|| Named {
+        name: "f16_rounding",
+        form: "the values have 3 right digits, as after steps in float16".into(),
+    })
 }
 
 /// The operands of a case, for an explanation.

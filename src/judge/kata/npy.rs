@@ -69,7 +69,9 @@ fn number(dtype: &str) -> Option<(usize, fn(&[u8]) -> f64)> {
     Some(match dtype {
         "<f8" => of!(f64),
         "<f4" => of!(f32),
-        "<f2" => (2, |bytes| bytes.try_into().map_or(f64::NAN, |bytes| half::f16::from_le_bytes(bytes).to_f64())),
+        "<f2" => {
+            (2, |bytes| bytes.try_into().map_or(f64::NAN, |bytes| half::f16::from_le_bytes(bytes).to_f64()))
+        }
         "|i1" => of!(i8),
         "|u1" => of!(u8),
         "<i2" => of!(i16),
@@ -199,10 +201,8 @@ impl Input {
             Values::F32(_) => "<f4",
             Values::I64(_) => "<i8",
         };
-        let mut header = format!(
-            "{{'descr': '{dtype}', 'fortran_order': False, 'shape': {}, }}",
-            shape_text(&self.shape)
-        );
+        let mut header =
+            format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {}, }}", shape_text(&self.shape));
         // The values begin at a multiple of 64 bytes.
         let padded = (10 + header.len() + 1).next_multiple_of(64) - 10 - 1;
         header.extend(std::iter::repeat_n(' ', padded - header.len()));
@@ -245,7 +245,9 @@ mod tests {
 
     #[test]
     fn broken_files_get_one_message_and_nothing_is_read_beyond_them() {
-        let header = |dtype: &str, shape: &str| format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}");
+        let header = |dtype: &str, shape: &str| {
+            format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}")
+        };
         for (bytes, expected) in [
             (vec![], "is empty"),
             (b"hello".to_vec(), "not a .npy file"),
@@ -277,7 +279,10 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         let read = Output::parse(&bytes).unwrap();
         assert_eq!((read.shape, read.values), (vec![2, 1], vec![1.5, f64::NEG_INFINITY]));
-        assert_eq!(ndarray_npy::read_npy::<_, ndarray::Array2<f32>>(&path).unwrap(), ndarray::arr2(&[[1.5], [f32::NEG_INFINITY]]));
+        assert_eq!(
+            ndarray_npy::read_npy::<_, ndarray::Array2<f32>>(&path).unwrap(),
+            ndarray::arr2(&[[1.5], [f32::NEG_INFINITY]])
+        );
         assert!(input.write(&path).is_err(), "no file is replaced");
     }
 }

@@ -23,7 +23,8 @@ pub(super) struct Numbers(pub(super) HashMap<(Option<usize>, &'static str), (usi
 impl ReadWeights for Numbers {
     fn rows(&self, at: &WeightRows) -> Result<Vec<f32>> {
         let wanted = self.0.get(&(at.layer, at.weight.name()));
-        let values = wanted.and_then(|(width, values)| values.get(at.rows.start * width..at.rows.end * width));
+        let values =
+            wanted.and_then(|(width, values)| values.get(at.rows.start * width..at.rows.end * width));
         values.map(<[f32]>::to_vec).ok_or_else(|| Error::usage(format!("there is no weight {at}")))
     }
 

@@ -48,9 +48,8 @@ fn number(case: &Path, name: &str) -> f64 {
 /// The skeleton of a kata.
 pub(super) fn skeleton(kata: &Kata) -> String {
     let name = kata.name;
-    let parameter = |number: &Number| {
-        format!("{}: {}", number.name(), if number.is_whole() { "usize" } else { "f64" })
-    };
+    let parameter =
+        |number: &Number| format!("{}: {}", number.name(), if number.is_whole() { "usize" } else { "f64" });
     let inputs = kata.inputs.iter().map(|port| format!("{}: &Tensor", port.name));
     let parameters: Vec<String> = inputs.chain(kata.numbers.iter().map(parameter)).collect();
     let inputs = kata.inputs.iter().map(|port| format!("&load(&case.join(\"{}.npy\"))", port.name));
@@ -63,7 +62,9 @@ pub(super) fn skeleton(kata: &Kata) -> String {
     let formula: String = kata.formula.split("; ").map(|line| format!("//! {line}\n")).collect();
     // Without inputs nothing is loaded, and the function would be unused.
     let files = match kata.inputs.is_empty() {
-        true => FILES.split_once("/// Writes").map_or(FILES.into(), |(_, save)| format!("\n/// Writes{save}")),
+        true => {
+            FILES.split_once("/// Writes").map_or(FILES.into(), |(_, save)| format!("\n/// Writes{save}"))
+        }
         false => FILES.to_owned(),
     };
     format!(

@@ -28,9 +28,17 @@ pub(super) fn parameters(kata: &Kata) -> Vec<&'static str> {
 /// A line for each parameter and the output: name, shape and meaning.
 pub(super) fn meanings(kata: &Kata) -> Vec<String> {
     let dtype = |says: &str| if says.contains("int64") { "" } else { ", float32" };
-    let inputs = kata.inputs.iter().map(|port| format!("{} {}: {}{}", port.name, port.shape, port.says, dtype(port.says)));
+    let inputs = kata
+        .inputs
+        .iter()
+        .map(|port| format!("{} {}: {}{}", port.name, port.shape, port.says, dtype(port.says)));
     let number = |number: &Number| {
-        format!("{}: {}{}", number.name(), number.says(), if number.is_whole() { ", a whole number" } else { "" })
+        format!(
+            "{}: {}{}",
+            number.name(),
+            number.says(),
+            if number.is_whole() { ", a whole number" } else { "" }
+        )
     };
     let kind = match kata {
         kata if kata.is_ids() => "an id, int64",
@@ -68,7 +76,10 @@ fn python(kata: &Kata) -> String {
         formula = kata.formula.replace("; ", "\n"),
         parameters = parameters(kata).join(", "),
     )
-    .replace("        numbers = json", if kata.numbers.is_empty() { "        # numbers = json" } else { "        numbers = json" })
+    .replace(
+        "        numbers = json",
+        if kata.numbers.is_empty() { "        # numbers = json" } else { "        numbers = json" },
+    )
     .replace("        # numbers = json.loads((case / \"numbers.json\").read_text())\n", "")
     .replace(if kata.numbers.is_empty() { "import json\n" } else { "\0" }, "")
 }

@@ -123,8 +123,8 @@ fn the_programs_are_labelled_with_names_of_the_table() {
 
 #[test]
 fn every_computing_stage_has_a_kata() {
-    use llama_trace_core::trace::stage::Op;
     use llama_trace_core::trace::Stage;
+    use llama_trace_core::trace::stage::Op;
     let covered = |stage: &Stage| KATAS.iter().any(|kata| kata.stages.contains(stage));
     let left: Vec<&Stage> = Stage::ALL.iter().filter(|stage| !covered(stage)).collect();
     // The tokens are an input. The heads' outputs are quantised like the other rows, after they are joined.

@@ -204,7 +204,8 @@ pub(super) fn add_greedy(all: &mut Vec<Mistake>) {
             greedy(o, None, |row| first(row, |a, b| a > b)).map(|id| id.mapv(|id| id % width as f64))
         }),
         ("the largest of the mean logits was taken", |o| {
-            let mean = o.inputs.last().filter(|x| x.ndim() == 2 && temperature(o) == 0.0)?.mean_axis(Axis(0))?;
+            let mean =
+                o.inputs.last().filter(|x| x.ndim() == 2 && temperature(o) == 0.0)?.mean_axis(Axis(0))?;
             vector(vec![first(&mean.iter().copied().collect::<Vec<_>>(), |a, b| a > b)? as f64])
         }),
         ("the first id above the mean was taken", |o| {
@@ -275,7 +276,9 @@ pub(super) const ROWS: &[Row] = &[
     Row("last_row", "the logits of the first token", PENALTY, |o| {
         penalized_in(o, &o.text, o.x()?.shape()[0] - 1)
     }),
-    Row("temperature", "multiplied by it", PROBS, |o| Some(softmax(&(logits(o, 0)? * temperature(o)), Some(0)))),
+    Row("temperature", "multiplied by it", PROBS, |o| {
+        Some(softmax(&(logits(o, 0)? * temperature(o)), Some(0)))
+    }),
     Row("temperature", "it was not used", PROBS, |o| Some(softmax(&logits(o, 0)?, Some(0)))),
     Row("temperature", "divided by its square", PROBS, |o| {
         Some(softmax(&(logits(o, 0)? / temperature(o).powi(2)), Some(0)))
@@ -392,7 +395,9 @@ pub(super) const ROWS: &[Row] = &[
     }),
     Row("filter_sum", "softmax of them", MIN_P, |o| {
         let p = probs(o)?;
-        let x = p.iter().map(|x| if *x >= f64::from(o.sampling.min_p) * largest(&p) { *x } else { f64::NEG_INFINITY });
+        let x = p
+            .iter()
+            .map(|x| if *x >= f64::from(o.sampling.min_p) * largest(&p) { *x } else { f64::NEG_INFINITY });
         Some(softmax(&vector(x.collect())?, Some(0)))
     }),
     Row("filter_cut", "their equal share of 1", MIN_P, |o| {
@@ -459,7 +464,9 @@ pub(super) const ROWS: &[Row] = &[
     Row("filter_cut", "top-p was not used", NUCLEUS, |o| nucleus(o, |cut| cut.p = 1.0, true)),
     Row("filter_cut", "k + 1 tokens", NUCLEUS, |o| nucleus(o, |cut| cut.k = cut.k.saturating_add(1), true)),
     Row("filter_cut", "k − 1 tokens", NUCLEUS, |o| nucleus(o, |cut| cut.k -= 1, true)),
-    Row("filter_cut", "1 − top-p in place of top-p", NUCLEUS, |o| nucleus(o, |cut| cut.p = 1.0 - cut.p, true)),
+    Row("filter_cut", "1 − top-p in place of top-p", NUCLEUS, |o| {
+        nucleus(o, |cut| cut.p = 1.0 - cut.p, true)
+    }),
     Row("filter_cut", "nothing was removed", NUCLEUS, |o| vector(probs(o).filter(|_| temperature(o) > 0.0)?)),
     Row("filter_cut", "one token more than top-p needs", NUCLEUS, |o| {
         let (p, ids) = nucleus_ids(o)?;

@@ -28,7 +28,9 @@ pub(super) const ROWS: &[Row] = &[
     }),
     Row("wrong_axis", "the mean of RMSNorm over the heads and their components", NORM, |o| {
         let x = o.x().filter(|x| x.ndim() == 3)?;
-        divided(o, |_| (mean_square(&mean_square(x, Some(2)).mapv(f64::sqrt), Some(1)) + o.eps()).mapv(f64::sqrt))
+        divided(o, |_| {
+            (mean_square(&mean_square(x, Some(2)).mapv(f64::sqrt), Some(1)) + o.eps()).mapv(f64::sqrt)
+        })
     }),
     Row("eps_place", "to the root", NORM, |o| {
         divided(o, |x| mean_square(x, Some(last(x))).mapv(f64::sqrt) + o.eps())

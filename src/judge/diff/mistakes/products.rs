@@ -2,7 +2,9 @@
 
 use ndarray::Axis;
 
-use super::whole::{Array, Of, Operands, Row, last, mean_square, product, reduced, reshaped, reversed, silu, softmax};
+use super::whole::{
+    Array, Of, Operands, Row, last, mean_square, product, reduced, reshaped, reversed, silu, softmax,
+};
 use llama_trace_core::trace::{Op, Stage};
 
 const LINEAR: Of = Of::Op(Op::Linear);
@@ -69,7 +71,11 @@ pub(super) const ROWS: &[Row] = &[
     Row("product_inputs", "the tokens are in reverse", LINEAR, |o| linear(o, |x| reversed(x, 0), same)),
     Row("product_inputs", "the components are in reverse", LINEAR, |o| linear(o, |x| reversed(x, 1), same)),
     Row("product_inputs", "every token has the first token's inputs", LINEAR, |o| {
-        linear(o, |x| x.index_axis(Axis(0), 0).broadcast(x.raw_dim()).map_or_else(|| x.clone(), |x| x.to_owned()), same)
+        linear(
+            o,
+            |x| x.index_axis(Axis(0), 0).broadcast(x.raw_dim()).map_or_else(|| x.clone(), |x| x.to_owned()),
+            same,
+        )
     }),
     Row("product_inputs", "every token has the last token's inputs", LINEAR, |o| {
         let last = |x: &Array| {
@@ -152,9 +158,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("residual_formula", "2x + y", ADD, |o| sum(o, |a, b| 2.0 * a + b)),
     Row("residual_formula", "the larger of x and y", ADD, |o| sum(o, f64::max)),
     Row("residual_formula", "x + |y|", ADD, |o| sum(o, |a, b| a + b.abs())),
-    Row("residual_formula", "x + the norm of y", ADD, |o| {
-        Some(o.x()? + &normed(o.input(1)?))
-    }),
+    Row("residual_formula", "x + the norm of y", ADD, |o| Some(o.x()? + &normed(o.input(1)?))),
     Row("residual_formula", "the norm of x + y", ADD, |o| sum(o, |a, b| a + b).map(|x| normed(&x))),
     Row("residual_formula", "the norm of x, plus y", ADD, |o| Some(normed(o.x()?) + o.input(1)?)),
     Row("residual_formula", "ReLU of x + y", ADD, |o| sum(o, |a, b| (a + b).max(0.0))),
@@ -171,7 +175,9 @@ pub(super) const ROWS: &[Row] = &[
         let y = o.input(1)?;
         Some(o.x()? + &y.index_axis(Axis(0), y.shape()[0] - 1))
     }),
-    Row("residual_formula", "y with the tokens in reverse", ADD, |o| Some(o.x()? + &reversed(o.input(1)?, 0))),
+    Row("residual_formula", "y with the tokens in reverse", ADD, |o| {
+        Some(o.x()? + &reversed(o.input(1)?, 0))
+    }),
     Row("residual_formula", "y with the components in reverse", ADD, |o| {
         Some(o.x()? + &reversed(o.input(1)?, 1))
     }),
@@ -180,17 +186,13 @@ pub(super) const ROWS: &[Row] = &[
         sum(o, |a, b| a + b / by)
     }),
     Row("activation", "x · sigmoid(−x)", SILU, |o| activated(o, |x| x / (1.0 + x.exp()))),
-    Row("activation", "softplus", SILU, |o| {
-        activated(o, |x| x.max(0.0) + (-x.abs()).exp().ln_1p())
-    }),
+    Row("activation", "softplus", SILU, |o| activated(o, |x| x.max(0.0) + (-x.abs()).exp().ln_1p())),
     Row("activation", "ELU", SILU, |o| activated(o, |x| if x > 0.0 { x } else { x.exp_m1() })),
     Row("activation", "leaky ReLU", SILU, |o| activated(o, |x| if x > 0.0 { x } else { 0.01 * x })),
     Row("activation", "x² · sigmoid(x)", SILU, |o| activated(o, |x| x * silu(x))),
     Row("activation", "x + sigmoid(x)", SILU, |o| activated(o, |x| x + 1.0 / (1.0 + (-x).exp()))),
     Row("activation", "x · tanh(x)", SILU, |o| activated(o, |x| x * x.tanh())),
-    Row("activation", "Mish", SILU, |o| {
-        activated(o, |x| x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh())
-    }),
+    Row("activation", "Mish", SILU, |o| activated(o, |x| x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh())),
     Row("activation", "hard swish", SILU, |o| activated(o, |x| x * ((x + 3.0) / 6.0).clamp(0.0, 1.0))),
     Row("activation", "x / (1 − e^−x)", SILU, |o| activated(o, |x| x / (1.0 - (-x).exp()))),
     Row("activation", "x / (1 + e^−|x|)", SILU, |o| activated(o, |x| x / (1.0 + (-x.abs()).exp()))),

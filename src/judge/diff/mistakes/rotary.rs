@@ -75,7 +75,9 @@ pub(super) const ROWS: &[Row] = &[
     Row("rope_frequency", "θ^(−2(i + 1)/C)", TABLE, |o| {
         frequency(o, |i, c, theta| theta.powf(-2.0 * (i + 1.0) / c))
     }),
-    Row("rope_frequency", "2π · θ^(−2i/C)", TABLE, |o| frequency(o, |i, c, theta| TAU * plain(i, c, theta))),
+    Row("rope_frequency", "2π · θ^(−2i/C)", TABLE, |o| {
+        frequency(o, |i, c, theta| TAU * plain(i, c, theta))
+    }),
     Row("rope_frequency", "θ^(−2i/C) in degrees", TABLE, |o| {
         frequency(o, |i, c, theta| plain(i, c, theta) * PI / 180.0)
     }),

@@ -173,9 +173,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("cache_place", "one row too early", CACHE, |o| {
         placed(o, |t, start, _| Some((start + t).saturating_sub(1)))
     }),
-    Row("cache_place", "in reverse", CACHE, |o| {
-        placed(o, |t, start, tokens| Some(start + tokens - 1 - t))
-    }),
+    Row("cache_place", "in reverse", CACHE, |o| placed(o, |t, start, tokens| Some(start + tokens - 1 - t))),
     Row("cache_place", "all into the last row", CACHE, |o| {
         placed(o, |_, start, tokens| Some(start + tokens - 1))
     }),

@@ -84,14 +84,32 @@ fn weighted(o: &Operands, weight: impl Fn(f64, &[f64]) -> f64) -> Option<Array> 
     mixed(o, &changed)
 }
 
-/// Adds the mistake that reads the scores before the mask.
+/// Adds the mistakes that read the scores before the mask.
 pub(super) fn add_late(all: &mut Vec<Mistake>) {
     let late: super::Whole = |o| {
         let (masked, scores) = (o.x()?, o.inputs.last().filter(|_| o.inputs.len() > 1)?);
         let mut weights = softmax(scores, Some(2));
-        weights.zip_mut_with(masked, |weight, masked| if *masked == HIDDEN { *weight = 0.0 });
+        weights.zip_mut_with(masked, |weight, masked| {
+            if *masked == HIDDEN {
+                *weight = 0.0
+            }
+        });
         Some(weights)
     };
+    // The rule of the weighted sum reads visible keys only, so this mistake of the mask is also one of the sum.
+    let zero: super::Whole = |o| {
+        let (weights, scores) = (o.x()?, o.inputs.last().filter(|_| o.inputs.len() > 2)?);
+        let mut scores = scores.clone();
+        scores.zip_mut_with(weights, |score, weight| {
+            if *weight == 0.0 {
+                *score = 0.0
+            }
+        });
+        mixed(o, &softmax(&scores, Some(2)))
+    };
+    let mut zero = Mistake::whole("mask_values", "hidden scores are 0, not −∞", Op::Mix.stages(), &zero);
+    zero.otherwise.also = &[(Stage::AttnHeads, Stage::Scores)];
+    all.push(zero);
     let mut late = Mistake::whole("mask_late", "", Op::Softmax.stages(), &late);
     late.otherwise.also = &[(Stage::Softmax, Stage::Scores)];
     all.push(late);
@@ -104,12 +122,12 @@ pub(super) const ROWS: &[Row] = &[
     Row("qk_formula", "−|q − k|²", QK, |o| {
         pairs(o, |q, k| -q.iter().zip(k).map(|(q, k)| (q - k).powi(2)).sum::<f64>())
     }),
-    Row("qk_formula", "Σ |q · k|", QK, |o| pairs(o, |q, k| q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum())),
+    Row("qk_formula", "Σ |q · k|", QK, |o| {
+        pairs(o, |q, k| q.iter().zip(k).map(|(q, k)| (q * k).abs()).sum())
+    }),
     Row("qk_formula", "−Σ q · k", QK, |o| pairs(o, |q, k| -dot(q, k))),
     Row("qk_formula", "Σ q + k", QK, |o| pairs(o, |q, k| q.iter().zip(k).map(|(q, k)| q + k).sum())),
-    Row("qk_formula", "Σ q · Σ k", QK, |o| {
-        pairs(o, |q, k| q.iter().sum::<f64>() * k.iter().sum::<f64>())
-    }),
+    Row("qk_formula", "Σ q · Σ k", QK, |o| pairs(o, |q, k| q.iter().sum::<f64>() * k.iter().sum::<f64>())),
     Row("qk_formula", "the mean of q · k", QK, |o| pairs(o, |q, k| dot(q, k) / q.len() as f64)),
     Row("qk_formula", "the largest q · k", QK, |o| {
         pairs(o, |q, k| q.iter().zip(k).map(|(q, k)| q * k).fold(f64::NEG_INFINITY, f64::max))
@@ -143,13 +161,9 @@ pub(super) const ROWS: &[Row] = &[
         let (q, k) = (o.x()?, o.input(1)?);
         let [heads, tokens, keys] = *o.shape else { return None };
         let c = q.shape()[2];
-        let (q, k) = (
-            super::whole::reshaped(q, &[heads, tokens, c])?,
-            super::whole::reshaped(k, &[heads, keys, c])?,
-        );
-        Some(o.cells(|at| {
-            (0..c).map(|i| q[IxDyn(&[at[0], at[1], i])] * k[IxDyn(&[at[0], at[2], i])]).sum()
-        }))
+        let (q, k) =
+            (super::whole::reshaped(q, &[heads, tokens, c])?, super::whole::reshaped(k, &[heads, keys, c])?);
+        Some(o.cells(|at| (0..c).map(|i| q[IxDyn(&[at[0], at[1], i])] * k[IxDyn(&[at[0], at[2], i])]).sum()))
     }),
     Row("attention_scale", "multiplied by √C", SCALE, |o| Some(o.x()? * (o.sizes.head_dim as f64).sqrt())),
     Row("attention_scale", "multiplied by C", SCALE, |o| Some(o.x()? * o.sizes.head_dim as f64)),
@@ -184,7 +198,9 @@ pub(super) const ROWS: &[Row] = &[
     Row("mask_inverted", "it hides the earlier keys and the own one shows", MASK, |o| {
         mask(o, |at, k| if k < at { HIDDEN } else { 0.0 })
     }),
-    Row("mask_inverted", "only the own key shows", MASK, |o| mask(o, |at, k| if k == at { 0.0 } else { HIDDEN })),
+    Row("mask_inverted", "only the own key shows", MASK, |o| {
+        mask(o, |at, k| if k == at { 0.0 } else { HIDDEN })
+    }),
     Row("mask_inverted", "its rows are in reverse", MASK, |o| {
         let end = o.dims.start + o.dims.keys() - 1;
         mask(o, |at, k| if k <= end - at { 0.0 } else { HIDDEN })
@@ -204,7 +220,9 @@ pub(super) const ROWS: &[Row] = &[
     Row("mask_values", "1 for a visible key and −∞ for a hidden one", MASK, |o| {
         mask(o, |at, k| if k <= at { 1.0 } else { HIDDEN })
     }),
-    Row("mask_values", "NaN, from 0 · −∞", MASK, |o| mask(o, |at, k| if k <= at { f64::NAN } else { HIDDEN })),
+    Row("mask_values", "NaN, from 0 · −∞", MASK, |o| {
+        mask(o, |at, k| if k <= at { f64::NAN } else { HIDDEN })
+    }),
     Row("mask_offset", "the position is counted from the pass's first token", MASK, |o| {
         let start = o.dims.start;
         mask(o, |at, k| if k <= at - start { 0.0 } else { HIDDEN })
@@ -279,9 +297,7 @@ pub(super) const ROWS: &[Row] = &[
         let x = o.x()?.mapv(|x| if x == HIDDEN { 0.0 } else { x });
         Some(&x / &reduced(&x, Some(2), |row| row.sum()))
     }),
-    Row("softmax_formula", "sigmoid of x", SOFTMAX, |o| {
-        o.x().map(|x| x.mapv(|x| 1.0 / (1.0 + (-x).exp())))
-    }),
+    Row("softmax_formula", "sigmoid of x", SOFTMAX, |o| o.x().map(|x| x.mapv(|x| 1.0 / (1.0 + (-x).exp())))),
     Row("softmax_formula", "the logarithm of softmax", SOFTMAX, |o| {
         o.x().map(|x| softmax(x, Some(2)).mapv(f64::ln))
     }),
@@ -331,9 +347,7 @@ pub(super) const ROWS: &[Row] = &[
         weighted(o, |weight, row| weight / row.len() as f64)
     }),
     Row("mix_formula", "the squares of the weights", MIX, |o| weighted(o, |weight, _| weight * weight)),
-    Row("mix_formula", "softmax of the weights", MIX, |o| {
-        mixed(o, &softmax(o.x()?, Some(2)))
-    }),
+    Row("mix_formula", "softmax of the weights", MIX, |o| mixed(o, &softmax(o.x()?, Some(2)))),
     Row("mix_formula", "weights that are divided by √C", MIX, |o| {
         let by = (o.sizes.head_dim as f64).sqrt();
         weighted(o, |weight, _| weight / by)

@@ -5,14 +5,9 @@ use ndarray::{Axis, IxDyn, Slice};
 use super::whole::{Array, Of, Operands, Row, reduced, reversed};
 use llama_trace_core::trace::Stage;
 
-const SCALE: Of = Of::Stages(&[
-    Stage::AttnNormScale,
-    Stage::FfnNormScale,
-    Stage::FfnHiddenScale,
-    Stage::FinalNormScale,
-]);
-const STEPS: Of =
-    Of::Stages(&[Stage::AttnNormQ8, Stage::FfnNormQ8, Stage::FfnHiddenQ8, Stage::FinalNormQ8]);
+const SCALE: Of =
+    Of::Stages(&[Stage::AttnNormScale, Stage::FfnNormScale, Stage::FfnHiddenScale, Stage::FinalNormScale]);
+const STEPS: Of = Of::Stages(&[Stage::AttnNormQ8, Stage::FfnNormQ8, Stage::FfnHiddenQ8, Stage::FinalNormQ8]);
 
 /// A function of the values of each group.
 fn groups(o: &Operands, value: impl Fn(&[f64]) -> f64) -> Option<Array> {
@@ -32,14 +27,16 @@ fn largest(row: &[f64]) -> f64 {
 /// x / scale, through another function.
 fn steps(o: &Operands, value: impl Fn(f64) -> f64) -> Option<Array> {
     let (x, scales, group) = (o.x()?, o.input(1)?, o.sizes.group?);
-    Some(o.cells(|at| value(x[IxDyn(at)] / scales[IxDyn(&[at[0], at[1] / group])])))
+    // The quotient is a float32 number: the largest value of a group is then exactly 127.
+    Some(o.cells(|at| value(f64::from((x[IxDyn(at)] / scales[IxDyn(&[at[0], at[1] / group])]) as f32))))
 }
 
 /// x / another scale, rounded. `scale` gets the token, the component, and the number of values in a group.
 fn scaled(o: &Operands, scale: impl Fn(&Array, [usize; 2], usize) -> Option<f64>) -> Option<Array> {
     let (x, scales, group) = (o.x()?, o.input(1)?, o.sizes.group?);
     let mut out = x.clone();
-    for ((t, i), out) in (0..x.shape()[0]).flat_map(|t| (0..x.shape()[1]).map(move |i| (t, i))).zip(&mut out) {
+    for ((t, i), out) in (0..x.shape()[0]).flat_map(|t| (0..x.shape()[1]).map(move |i| (t, i))).zip(&mut out)
+    {
         *out = (*out / scale(scales, [t, i], group)?).round().clamp(-128.0, 127.0);
     }
     Some(out)

@@ -101,12 +101,7 @@ pub(super) enum Of {
 }
 
 /// A row of a table: the mistake's name, its form as text, its stages, and its function.
-pub(super) struct Row(
-    pub(super) &'static str,
-    pub(super) &'static str,
-    pub(super) Of,
-    pub(super) Wrong,
-);
+pub(super) struct Row(pub(super) &'static str, pub(super) &'static str, pub(super) Of, pub(super) Wrong);
 
 /// Adds the rows of a table.
 pub(super) fn add(table: &'static [Row], all: &mut Vec<Mistake>) {
