@@ -4,9 +4,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -14,12 +11,11 @@ use std::time::{Duration, Instant};
 
 use libloading::Library;
 use memmap2::MmapMut;
-use ring::digest::{Context, SHA256};
 
+use super::compile;
 use super::machine::{self, Grid, Program};
 use llama_trace_core::error::Result;
 use llama_trace_core::memory::no_memory;
-use llama_trace_kernels::FOLDER;
 use llama_trace_kernels::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
 use llama_trace_kernels::nvrtc::{Nvrtc, WARPGROUPS};
 use llama_trace_kernels::ptx;
@@ -142,10 +138,6 @@ struct Kernels {
     _library: Library,
 }
 
-/// The options of the compiler. With them, the process stops at a misaligned address, or at a shift or conversion out
-/// of range. A GPU does not support these, or gives another result than the CPU.
-const OPTIONS: &str = include_str!("emulate.options");
-
 /// Cache entry of a compiled module. The first caller compiles it; only callers of the same module wait.
 type Place<T> = Arc<Mutex<Option<Arc<T>>>>;
 
@@ -155,35 +147,11 @@ fn place_of<T>(all: &Mutex<HashMap<Module, Place<T>>>, module: &Module) -> Place
     Arc::clone(all.entry(module.clone()).or_default())
 }
 
-/// The folder of `emulate.cpp`.
-const HERE: &str = env!("CARGO_MANIFEST_DIR");
-
-/// The system's compiler: CXX, or c++.
-fn compiler() -> String {
-    std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".into())
-}
-
-/// The version text of the compiler; `None` if there is no compiler.
-fn compiler_version() -> Option<&'static [u8]> {
-    static VERSION: LazyLock<Option<Vec<u8>>> = LazyLock::new(|| {
-        let output = Command::new(compiler()).arg("--version").output().ok()?;
-        output.status.success().then_some(output.stdout)
-    });
-    VERSION.as_deref()
-}
-
 impl Emulated {
     /// Returns a device with `total` bytes, which is lost after `launches` launches. `None`, with a message, if there
     /// is no C++ compiler.
     pub fn new(total: usize, launches: usize) -> Option<Self> {
-        if !cfg!(unix)
-            || compiler_version().is_none()
-            || ![FOLDER, HERE].iter().all(|folder| Path::new(folder).is_dir())
-        {
-            println!(
-                "skipped: {} is no C++ compiler that runs here, or the kernels' sources are missing",
-                compiler()
-            );
+        if !compile::is_possible() {
             return None;
         }
         let about = about();
@@ -357,8 +325,8 @@ fn made(module: &Module) -> Result<Arc<Kernels>> {
         return Ok(Arc::clone(kernels));
     }
     let wrong = |error: String| failed("compile a kernel", error);
-    let path = compiled(module).map_err(wrong)?;
-    // SAFETY: the library was compiled from the kernels' sources and emulate.cpp, and runs nothing when it is loaded.
+    let path = compile::library(module).map_err(wrong)?;
+    // SAFETY: the library was compiled from the kernels' sources and the emulation, and runs nothing when it is loaded.
     let library = unsafe { Library::new(&path) }.map_err(|error| wrong(error.to_string()))?;
     // SAFETY: the type is that of `emulate.cpp`.
     let run = unsafe { library.get::<Run>(b"llt_launch\0").map(|symbol| *symbol) };
@@ -366,49 +334,6 @@ fn made(module: &Module) -> Result<Arc<Kernels>> {
     let kernels = Arc::new(Kernels { run, _library: library });
     *place = Some(Arc::clone(&kernels));
     Ok(kernels)
-}
-
-/// Compiles a module, unless it was compiled from the same sources before.
-fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
-    let mut all = Vec::new();
-    for folder in [FOLDER, HERE] {
-        let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
-        all.extend(entries.flatten().map(|entry| entry.path()));
-    }
-    all.sort();
-    let mut hash = Context::new(&SHA256);
-    hash.update(compiler_version().unwrap_or_default());
-    for path in all {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // The result depends on this kernel file and on the shared sources, but on no other kernel file and on no
-        // generated file.
-        let is_used = name.ends_with(".cuh") || name.starts_with("emulate.");
-        if is_used || name == format!("{}.cu", module.file) {
-            hash.update(&fs::read(&path).map_err(|error| error.to_string())?);
-        }
-    }
-    module.defines.iter().for_each(|define| hash.update(define.as_bytes()));
-    let hash = hash.finish().as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    // target/debug/deps/… → target/tmp
-    let exe = std::env::current_exe().map_err(|error| error.to_string())?;
-    let target = exe.ancestors().nth(3).unwrap_or(&exe).join("tmp/kernels");
-    fs::create_dir_all(&target).map_err(|error| error.to_string())?;
-    let path = target.join(format!("{}-{hash}.so", module.file));
-    if path.exists() {
-        return Ok(path);
-    }
-    let new = target.join(format!("{}-{hash}.{}.new", module.file, std::process::id()));
-    let mut command = Command::new(compiler());
-    command.current_dir(HERE).args(OPTIONS.split_whitespace()).args(["-shared", "-fPIC", "-I", FOLDER]);
-    command.arg(format!("-DKERNELS=\"{}.cu\"", module.file));
-    command.args(module.defines.iter().map(|define| format!("-D{define}")));
-    let output =
-        command.arg("emulate.cpp").arg("-o").arg(&new).output().map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err(format!("{module:?}: {}", String::from_utf8_lossy(&output.stderr)));
-    }
-    fs::rename(&new, &path).map_err(|error| error.to_string())?;
-    Ok(path)
 }
 
 impl Guarded {

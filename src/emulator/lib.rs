@@ -9,7 +9,9 @@
 //! whose feature `testing` makes backends on this device. It is a part of llama-trace, and not an interface for other
 //! programs.
 
+mod compile;
 mod emulated;
 mod machine;
 
+pub use compile::compilation;
 pub use emulated::{Asked, Emulated, Launched, Loaded, Log};

@@ -6,8 +6,8 @@
 // as strict as the driver may be. It refuses a thread whose context is not set, a destroyed handle, a copy beyond a
 // memory or from memory that is not pinned, shared memory that was not requested, and a call that a capture forbids.
 //
-// The environment describes the device: LLT_DRIVER_MODULES (a file with the hash of each module's PTX, and the
-// arguments of the compiler), LLT_DRIVER_FOLDER (for compiled modules), LLT_DRIVER_EMULATOR (the folder of emulate.cpp),
+// The environment describes the device: LLT_DRIVER_MODULES (a file with the hash of each module's PTX, the path of its
+// library, and the command that compiles it), LLT_DRIVER_EMULATOR (the folder in which the command runs),
 // LLT_DRIVER_BYTES (of memory), LLT_DRIVER_MEMORIES (number of successful allocations), LLT_DRIVER_LOST (number of
 // kernels before the device is lost), LLT_DRIVER_NO_CAPTURE (kernels that may start early are not captured, as by
 // drivers before CUDA 12.3; with `all`, no kernel is), LLT_DRIVER_NO_EARLY (kernels that may start early are not
@@ -184,11 +184,13 @@ std::unique_ptr<Module> loaded(const char* ptx) {
     name << std::hex << hash(ptx);
     std::ifstream table(word("LLT_DRIVER_MODULES"));
     for (std::string line; std::getline(table, line);) {
-        if (line.compare(0, name.str().size() + 1, name.str() + " ") != 0) continue;
-        std::string path = word("LLT_DRIVER_FOLDER") + ("/" + name.str()) + ".so", fresh = path + "." + std::to_string(getpid());
+        if (line.compare(0, name.str().size() + 1, name.str() + "\t") != 0) continue;
+        size_t command_at = line.find('\t', name.str().size() + 1);
+        std::string path = line.substr(name.str().size() + 1, command_at - name.str().size() - 1);
+        std::string fresh = path + "." + std::to_string(getpid());
         if (access(path.c_str(), R_OK) != 0) {
             std::string command = "cd '" + std::string(word("LLT_DRIVER_EMULATOR")) + "' && " +
-                                  line.substr(name.str().size() + 1) + " emulate.cpp -o '" + fresh + "' && mv '" + fresh + "' '" + path + "'";
+                                  line.substr(command_at + 1) + " -o '" + fresh + "' && mv '" + fresh + "' '" + path + "'";
             if (system(command.c_str()) != 0) fail("a module does not compile");
         }
         void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use llama_trace_emulator::compilation;
 use llama_trace_kernels::ptx;
 
 /// FNV-1a, as in driver.cpp.
@@ -42,19 +43,14 @@ fn driver() -> Option<&'static Path> {
         command.args(["-std=c++17", "-O1", "-shared", "-fPIC"]).arg(source);
         let output = command.arg("-o").arg(folder.join("libcuda.so.1")).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let (mut table, options) = (String::new(), super::emulation::OPTIONS.trim());
+        let mut table = String::new();
         for ((architecture, module), text) in ptx::carried() {
             if *architecture == (9, 0) {
-                let defines = ptx::compact(module).defines;
-                let defines: String = defines.iter().map(|define| format!(" -D{define}")).collect();
-                let file = module.file;
-                writeln!(
-                    table,
-                    "{:x} {compiler} {options} -shared -fPIC -I '{}' '-DKERNELS=\"{file}.cu\"'{defines}",
-                    hash(text.as_bytes()),
-                    super::beside("").display()
-                )
-                .unwrap();
+                let (path, command) = compilation(&ptx::compact(module)).unwrap();
+                let words = std::iter::once(command.get_program()).chain(command.get_args());
+                let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+                writeln!(table, "{:x}\t{}\t{}", hash(text.as_bytes()), path.display(), words.join(" "))
+                    .unwrap();
             }
         }
         fs::write(folder.join("modules.txt"), table).unwrap();
@@ -67,7 +63,7 @@ fn driver() -> Option<&'static Path> {
 fn run(words: &[&str], environment: &[(&str, &str)]) -> Output {
     let folder = driver().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
-    command.args(words).env("LD_LIBRARY_PATH", folder).env("LLT_DRIVER_FOLDER", folder);
+    command.args(words).env("LD_LIBRARY_PATH", folder);
     command
         .env("LLT_DRIVER_MODULES", folder.join("modules.txt"))
         .env("LLT_DRIVER_EMULATOR", super::emulator());

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The command that compiles kernels for the CPU.
-pub(super) const OPTIONS: &str = include_str!("../../src/emulator/emulate.options");
+const OPTIONS: &str = include_str!("../../src/emulator/emulate.options");
 
 const SANITIZED: &str =
     "an address that does not suit its type, a shift by a whole word, or a conversion beyond its type";
