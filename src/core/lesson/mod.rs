@@ -2,6 +2,13 @@
 //!
 //! A lesson holds settings and text only. It cannot start a command, read or write a file, or download anything.
 
+mod evaluate;
+mod expression;
+mod statistic;
+
+pub use evaluate::{Evaluation, Unfinished, Value, World};
+pub use expression::{Expression, Place, Position};
+
 /// A parsed lesson.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lesson {
