@@ -7,6 +7,7 @@ use llama_trace_core::trace::{Address, Fork, Outline, Run, Source};
 use super::action::Action;
 use super::app::App;
 use super::branch_list::BranchList;
+use super::edit_keys;
 use super::edit_list::EditList;
 use super::edited;
 use super::goto;
@@ -134,7 +135,7 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
     let at = Address { run: None, sequence: None, ..Address::of(place.site(), place.step, &app.index()) };
     let passes = match &new {
         NewRun::Edited(wanted) => wanted.passes,
-        NewRun::Prompt(_) => 1,
+        NewRun::Prompt(_) | NewRun::Scene(_) => 1,
     };
     match runs.begin(new) {
         Ok(run) => {
@@ -148,6 +149,30 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
                 edits => printable(format!("runs this prompt {edits}").trim_end()).to_string(),
             };
             say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));
+        }
+        Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// Opens the run without the edits of the shown one, and compares with it.
+pub(super) fn compare_plain(app: &mut App, runs: &mut Runs) {
+    let (here, wanted) = (app.outline().run, edit_keys::plain(app));
+    let sequence = app.outline().sequence;
+    let there = match runs.outlines().into_iter().find(|outline| is_run(outline, &wanted)) {
+        Some(outline) => Ok((outline.run, outline.sequence)),
+        None => runs.begin(NewRun::Edited(wanted)).map(|run| (run, 0)),
+    };
+    let shown = there.and_then(|(run, of)| {
+        app.leave(runs.source());
+        app.leave_compared(runs.before());
+        // The run that is compared is the one that was shown before.
+        runs.show(run, of)?;
+        runs.show(here, sequence)
+    });
+    match shown {
+        Ok(_) => {
+            show(app, runs, None);
+            report(app, Report::ComparesPrevious);
         }
         Err(error) => fail(app, error.to_string()),
     }

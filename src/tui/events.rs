@@ -22,6 +22,10 @@ pub fn take_in(app: &mut App, runs: &mut Runs) -> Result<bool> {
         news => news?,
     };
     news |= app.sync(runs.source());
+    if std::mem::take(&mut app.comparison.wants_plain) {
+        effects::compare_plain(app, runs);
+        news = true;
+    }
     let beside = runs.beside(app);
     news |= app.sync_compared(beside);
     Ok(news)

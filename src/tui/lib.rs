@@ -62,6 +62,7 @@ pub mod report;
 pub mod runs;
 pub mod sampler_trial;
 mod screen;
+pub mod screen_option;
 mod search;
 mod search_keys;
 #[cfg(feature = "native")]

@@ -28,6 +28,8 @@ pub enum Report {
         /// The address to go to; without one the place stays the same.
         at: Option<Address>,
     },
+    /// The run that was shown before is compared with the shown one.
+    ComparesPrevious,
     /// A new branch is shown.
     Branched(Box<Outline>),
     /// The branches, for their list.

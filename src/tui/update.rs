@@ -20,6 +20,7 @@ use super::move_keys::{self, layer, move_cursor, pass, sequence, slice, step};
 use super::panel_state::Focus;
 use super::report::Report;
 use super::runs::NewRun;
+use super::screen_option::{self, ScreenOption};
 use super::search_keys;
 use super::slice::Cut;
 use super::strip_values::StripValues;
@@ -32,7 +33,7 @@ use super::view::sampler::Sampler;
 use super::view_keys;
 
 /// Work for the event loop after an update.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Only draws the screen.
     None,
@@ -151,6 +152,10 @@ fn take_report(app: &mut App, report: Report) {
                 Some(address) => goto::go_to(app, &address),
                 None => app.settle(),
             }
+        }
+        Report::ComparesPrevious => {
+            comparison_keys::with_previous(app);
+            app.settle();
         }
         Report::Branched(outline) => {
             app.look_at(*outline, true);
@@ -298,9 +303,10 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             app.input.mode = Mode::Walk;
             return Effect::None;
         }
-        Action::Submit if goto::comparison_in(&line.text).is_some() => {
-            let text = goto::comparison_in(&line.text).unwrap_or_default().to_owned();
-            match comparison_keys::with(app, &text) {
+        Action::Submit if ScreenOption::in_line(&line.setting(app)).is_some() => {
+            let text = line.setting(app);
+            let Some((option, value)) = ScreenOption::in_line(&text) else { return Effect::None };
+            match screen_option::set(app, option, value) {
                 Ok(()) => {
                     app.input.mode = Mode::Walk;
                     return Effect::None;
