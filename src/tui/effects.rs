@@ -2,6 +2,7 @@
 //! `export` has the effects on files, and `show` the effects on the terminal.
 
 use llama_trace_core::error::printable;
+use llama_trace_core::lesson::RunSetting;
 use llama_trace_core::trace::{Address, Fork, Outline, Run, Source};
 
 use super::action::Action;
@@ -151,6 +152,24 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
             say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));
         }
         Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// Shows the run of a scene. Begins it if no open run has this setting.
+pub fn show_scene(app: &mut App, runs: &mut Runs, setting: &RunSetting) {
+    let known = runs.with(setting);
+    let run = match known.map_or_else(|| runs.begin(NewRun::Scene(Box::new(setting.clone()))), Ok) {
+        Ok(run) => run,
+        Err(error) => return report(app, Report::NoScene(error.to_string())),
+    };
+    app.leave(runs.source());
+    app.leave_compared(runs.beside(app));
+    match runs.show(run, 0) {
+        Ok(_) => {
+            show(app, runs, None);
+            report(app, Report::Scene(run));
+        }
+        Err(error) => report(app, Report::NoScene(error.to_string())),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reports: results of the effects, which come back to [`update`](super::update::update) as an action.
 
-use llama_trace_core::trace::{Address, Outline};
+use llama_trace_core::trace::{Address, Outline, Run};
 
 use super::branch_list::BranchList;
 use super::edit_list::EditList;
@@ -38,6 +38,10 @@ pub enum Report {
     Edits(EditList),
     /// A place of the shown run. The viewer goes there once its pass is there.
     OpensAt(OpenAt),
+    /// The run of the scene is shown.
+    Scene(Run),
+    /// The run of the scene cannot be begun, for this reason.
+    NoScene(String),
     /// The marks as they are in their file now.
     Marks(Marks),
 }
