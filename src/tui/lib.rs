@@ -49,6 +49,7 @@ mod history;
 pub mod input;
 mod lesson_judge;
 mod lesson_keys;
+pub mod lesson_screens;
 mod lesson_state;
 mod lesson_sync;
 mod lesson_values;
