@@ -34,7 +34,7 @@ const EDGES: &[(&str, Modules)] = &[
             ("edit", &["config", "error", "ops", "trace"]),
             ("explain", &["config", "edit", "error", "ops", "trace"]),
             ("chapters", &["trace"]),
-            ("lesson", &["trace"]),
+            ("lesson", &["edit", "trace"]),
         ],
     ),
     (

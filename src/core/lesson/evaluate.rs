@@ -135,6 +135,26 @@ impl<'a> Evaluation<'a> {
         self.told(address)
     }
 
+    /// An index of the stage that a scene shows. `L` is the layer.
+    ///
+    /// # Errors
+    /// The stages that it needs, or a message if the run has no such index.
+    pub fn index(&mut self, scene: &Place, letter: char, position: &Position) -> Result<usize, Unfinished> {
+        let (pass, sequence) = (scene.pass.unwrap_or(0), scene.sequence.unwrap_or(0));
+        let sizes = self.world.card().sizes();
+        let axes = scene.step.map_or(&[][..], |step| step.axes());
+        let axis = axes.iter().find(|axis| axis.index() == letter);
+        let length = match (axis, self.world.dims(sequence, pass)) {
+            _ if letter == 'L' => sizes.layers,
+            (Some(axis), Some(dims)) => sizes.axis(*axis, dims),
+            (None, _) => return Err(Unfinished::Wrong(format!("the scene's stage has no axis `{letter}`"))),
+            (_, None) => return Err(Unfinished::Wrong(format!("the run has no pass {pass}"))),
+        };
+        let key = if letter == 'L' { "layer" } else { "head" };
+        let index = self.position(position, length, key);
+        self.told(index)
+    }
+
     fn told<T>(&mut self, value: Result<T, Halt>) -> Result<T, Unfinished> {
         let needs = std::mem::take(&mut self.needs);
         match value {
@@ -370,5 +390,108 @@ fn whole(number: f64) -> Result<usize, Halt> {
     match number >= 0.0 && number.fract() == 0.0 && number < 1e15 {
         true => Ok(number as usize),
         false => Err(format!("{number} is no index: a whole number, 0 or more, is expected").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Fake;
+    use super::*;
+
+    fn value(text: &str) -> Result<Value, Unfinished> {
+        Evaluation::new(&Fake::new()).value(&Expression::parse(text).unwrap())
+    }
+
+    fn number(text: &str) -> f64 {
+        value(text).unwrap().number().unwrap()
+    }
+
+    fn wrong(text: &str) -> String {
+        match value(text) {
+            Err(Unfinished::Wrong(wrong)) => wrong,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn arithmetic_has_the_usual_precedence() {
+        for (text, expected) in [
+            ("1 + 2 · 3 - 4 / 8", 6.5),
+            ("(1 + 2) * 3 ÷ 9 − 1", 0.0),
+            ("1 + 1 < 3", 1.0),
+            ("1 > 2", 0.0),
+            ("if(1 = 1, sqrt(16), p0/L0/xq.max)", 4.0),
+            ("if(0, ln(0), exp(0))", 1.0),
+            ("config/layers · heads.json/induction/score", 1.92),
+            ("−2 * pi", -2.0 * std::f64::consts::PI),
+        ] {
+            assert!((number(text) - expected).abs() < 1e-12, "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_from_the_run() {
+        // softmax of layer 1 is (2, 4, 4): 32 values, of which number i is (7 i + 3) mod 32.
+        assert_eq!(number("p0/L1/softmax[h=1,t=2,k=3]"), f64::from((27 * 7 + 3) % 32));
+        assert_eq!(
+            number("p0/L{induction}/softmax[h={induction},q=last,k={1 + 2}]"),
+            f64::from((31 * 7 + 3) % 32)
+        );
+        assert_eq!(value("p0/L1/softmax[h=0].shape"), Ok(Value::Shape(vec![4, 4])));
+        assert_eq!(value("p1/L0/keys_t.shape"), Ok(Value::Shape(vec![2, 4, 5])));
+        assert_eq!(number("p0/L1/softmax.count"), 32.0);
+        assert_eq!(value("p0/tokens[t=1].text"), Ok(Value::Text("<2>".into())));
+        // The row is 3, 10, 17, 24.
+        assert_eq!(number("p0/L1/softmax[h=0,t=0].argmax"), 3.0);
+        assert_eq!(value("p0/L1/softmax[h=0,t=0].argmax.text"), Ok(Value::Text("<0>".into())));
+    }
+
+    #[test]
+    fn the_stages_that_are_not_there_are_asked_for_together() {
+        let mut evaluation_of = |text: &str| {
+            let fake = Fake::new();
+            let mut evaluation = Evaluation::new(&fake);
+            let value = evaluation.value(&Expression::parse(text).unwrap());
+            (value, evaluation.reads().collect::<Vec<_>>())
+        };
+        let (xq, xk) = (Site::layer(0, 0, Stage::Xq), Site::layer(0, 0, Stage::Xk));
+        let (value, reads) = evaluation_of("p0/L0/xq.max + p0/L0/xk.max · p0/logits.max");
+        assert_eq!(value, Err(Unfinished::Needs(vec![xq, xk])));
+        assert_eq!(
+            reads,
+            [xq, xk, Site::once(0, Stage::Logits)]
+                .into_iter()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect::<Vec<_>>()
+        );
+        let (value, _) =
+            evaluation_of("p0/L1/softmax[h={p0/L0/xq[t=0,h=0].argmax}].max + (1 + p0/tokens.shape)");
+        assert!(matches!(value, Err(Unfinished::Wrong(wrong)) if wrong.contains("not a shape")));
+    }
+
+    #[test]
+    fn what_the_run_lacks_is_named() {
+        for (text, expected) in [
+            ("p0/L9/xq.max", "there is no p0/L9/xq in this run"),
+            ("p7/L0/xq.max", "there is no p7/L0/xq in this run"),
+            ("s1/p0/L0/xq.max", "there is no s1/p0/L0/xq in this run"),
+            ("p1/mask.max", "has no mask"),
+            ("p0/L0/xq[h=2].max", "2 is past the last of 2"),
+            ("p0/L0/xq[h={0 - 1}].max", "no index"),
+            ("p0/L0/xq[h={1 / 2}].max", "no index"),
+            ("p0/L0/xq[h={1 / 0}].max", "no index"),
+            ("p0/L{previous_token}/xq.max", "heads.json has no previous_token/layer"),
+            ("config/J", "no J"),
+            ("config/g", "no groups"),
+            ("p0/L1/softmax.argmax", "one free axis"),
+            ("p0/L1/softmax[h=0]", "leaves 16 values"),
+            ("p0/L1/softmax[h=0,t=0,k=0].text", "no text"),
+            ("1 + p0/tokens[t=0].text", "not a text"),
+        ] {
+            assert!(wrong(text).contains(expected), "{text}: {}", wrong(text));
+        }
+        let endless = Evaluation::new(&Fake::new()).finite(&Expression::parse("1 / 0").unwrap());
+        assert!(matches!(endless, Err(Unfinished::Wrong(wrong)) if wrong.contains("finite")));
     }
 }

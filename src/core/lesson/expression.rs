@@ -174,6 +174,20 @@ impl Position {
         Self { text: number.to_string(), at: At::Number(number) }
     }
 
+    /// The parts of a list of indices, which commas separate.
+    pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+        split(text, ',')
+    }
+
+    /// Parses the index in an answer: a position as in an address, or an expression without braces.
+    pub(super) fn of_answer(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text == "last" || text.starts_with('{') {
+            return Self::parse(text, 0);
+        }
+        Ok(Self { text: text.to_owned(), at: At::Value(Box::new(Expression::parse(text)?.0)) })
+    }
+
     fn parse(text: &str, depth: usize) -> Result<Self, String> {
         let text = text.trim();
         let at = if text == "last" {
@@ -307,7 +321,7 @@ impl Reader<'_> {
             return Err("the expression is empty".into());
         }
         let node = self.comparison()?;
-        if self.rest.is_empty() { Ok(node) } else { Err(format!("`{}` is left over", self.rest)) }
+        if self.rest.is_empty() { Ok(node) } else { Err(format!("`{}` is left over", self.rest.trim())) }
     }
 
     fn takes(&mut self, mark: &str) -> bool {
@@ -469,7 +483,7 @@ mod tests {
         for (text, expected) in [
             ("", "empty"),
             ("1 +", "`+` is left over"),
-            ("1 + ", "is missing"),
+            ("1 + (", "is missing"),
             ("(1 + 2", "not closed"),
             ("if(1, 2)", "three parts"),
             ("1e999", "no finite number"),

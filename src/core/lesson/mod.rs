@@ -2,12 +2,23 @@
 //!
 //! A lesson holds settings and text only. It cannot start a command, read or write a file, or download anything.
 
+mod comments;
 mod evaluate;
 mod expression;
+#[cfg(test)]
+mod fake;
+mod judge;
+mod parse;
+mod question_text;
+mod scene_settings;
 mod statistic;
 
+pub use comments::Problem;
 pub use evaluate::{Evaluation, Unfinished, Value, World};
 pub use expression::{Expression, Place, Position};
+pub use judge::{Answer, Given, Solution, Verdict, answer, judge, solution};
+pub use parse::LARGEST;
+pub use scene_settings::{MOST_PASSES, PANELS, SCALES, STRIPS};
 
 /// A parsed lesson.
 #[derive(Clone, Debug, Default, PartialEq)]
