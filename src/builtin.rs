@@ -1,5 +1,7 @@
 //! The model inside the program, for use before any other model was downloaded. `fixtures/train` makes it.
 
+use std::sync::OnceLock;
+
 use llama_trace_core::error::Result;
 use llama_trace_formats::checkpoint::{BuiltIn, Checkpoint};
 
@@ -43,6 +45,14 @@ const ROOM: usize = {
 /// None in a program that passed its tests.
 pub fn open() -> Result<Checkpoint> {
     BUILT_IN.open(&[])
+}
+
+/// A number of the file that describes the model's heads: `induction/layer`.
+pub fn head_fact(path: &str) -> Option<f64> {
+    static FACTS: OnceLock<serde_json::Value> = OnceLock::new();
+    let facts =
+        FACTS.get_or_init(|| serde_json::from_str(include_str!(file!("heads.json"))).unwrap_or_default());
+    path.split('/').try_fold(facts, |value, key| value.get(key))?.as_f64()
 }
 
 #[cfg(test)]

@@ -46,6 +46,9 @@ pub const CHAPTERS: Chapters = chapters! {
     "32-what-causes-what",
 };
 
+/// The first lesson.
+pub const TOUR: Chapter = Chapter { slug: "tour", text: include_str!("../chapters/tour.md") };
+
 /// The pages of the manual, in the order of `llama-trace help`. The tracer does not list them.
 pub const MANUAL: Chapters = chapters! {
     "../chapters/reference/":

@@ -8,6 +8,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::time::Instant;
 use llama_trace_core::trace::{Query, Run, Source, Status};
 use llama_trace_ending as ending;
+use llama_trace_picture::Paper;
 
 use super::action::Action;
 use super::app::{App, Origin};
@@ -94,7 +95,10 @@ pub fn visit(source: Box<dyn Source>, open: &OpenAt, setting: Setting) -> Result
 fn show(mut runs: Runs, at: &OpenAt, setting: Setting) -> Result<Ended> {
     require_terminal()?;
     let depth = theme::Depth::detect(|name| std::env::var(name).ok());
-    let theme = Theme::new(depth).with(setting.palette, setting.paper);
+    // A projector needs dark text on a light background.
+    let presents = setting.lesson.as_ref().is_some_and(|lesson| lesson.presents);
+    let paper = if presents { Paper::Light } else { setting.paper };
+    let theme = Theme::new(depth).with(setting.palette, paper);
     let mut app = App::new(runs.source().outline().clone(), theme, (80, 24))
         .with_chapters(setting.chapters)
         .with_origin(Origin { file: setting.file, drawing: setting.drawing })

@@ -1,5 +1,6 @@
 //! [`update`]: state and action in, state and effect out. It does no I/O: the event loop executes the [`Effect`].
 
+use llama_trace_core::error::printable;
 use llama_trace_core::lesson::RunSetting;
 use llama_trace_core::trace::{Address, Fork, Run, Status};
 
@@ -664,7 +665,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         }
     }
     if !mark.words.is_empty() {
-        app.say(mark.words, false);
+        app.say(printable(&mark.words), false);
     }
     Effect::None
 }
