@@ -1,7 +1,7 @@
 //! The screen as a scene of a lesson.
 
 use llama_trace_core::lesson::{CompareSetting, PromptSetting, RunSetting, Scene, ScreenSetting};
-use llama_trace_core::trace::{Address, Run};
+use llama_trace_core::trace::{Address, Outline, Run};
 
 use super::app::App;
 use super::comparison::ComparedWith;
@@ -32,17 +32,27 @@ fn run_setting(app: &App, runs: &Runs) -> RunSetting {
     if let Some(setting) = runs.setting_of(outline.run).filter(|_| outline.fork.is_none()) {
         return RunSetting { passes: setting.passes.max(passes), ..setting.clone() };
     }
-    let ids = outline.passes.iter().take(1).flat_map(|pass| &pass.tokens).map(|token| token.id).collect();
+    let ids = ids(outline);
+    // A run with edits has the text of the run that it was made from.
+    let same = |run: Run| runs.outlines().iter().any(|other| other.run == run && self::ids(other) == ids);
+    let named = runs.known().find(|(run, setting)| setting.prompts.len() == 1 && same(*run));
+    let prompts =
+        named.map_or_else(|| vec![PromptSetting::Ids(ids.clone())], |(_, setting)| setting.prompts.clone());
     let own = outline.setting.or(app.origin.drawing.map(|drawing| drawing.sampling));
     let precision = outline.card.precision.name();
     let first = runs.first_precision();
     RunSetting {
-        prompts: vec![PromptSetting::Ids(ids)],
+        prompts,
         passes,
         sampling: own.unwrap_or_default().options(),
         precision: (first != precision).then(|| precision.to_owned()),
         edits: edited::texts(outline),
     }
+}
+
+/// The tokens of the prompt.
+fn ids(outline: &Outline) -> Vec<u32> {
+    outline.passes.iter().take(1).flat_map(|pass| &pass.tokens).map(|token| token.id).collect()
 }
 
 fn run_lines(run: &RunSetting, last: Option<&RunSetting>) -> Vec<String> {
