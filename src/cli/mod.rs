@@ -35,6 +35,7 @@ mod record;
 mod room;
 mod shell;
 mod snapshot;
+mod starter;
 mod step;
 mod threads;
 mod tokenize;
@@ -265,6 +266,7 @@ impl Cli {
             }
             None => {
                 self.colours.refuse()?;
+                self.open.screen.refuse()?;
                 let format = self.format.unwrap_or(LogFormat::Text);
                 generate::run(&self.run, &self.memory, format)
             }

@@ -26,5 +26,6 @@ pub(super) fn run(args: &OpenTraceArgs) -> Result<()> {
         verdict: None,
     };
     let (runs, open) = traced.begin(args.at.as_ref())?;
+    let open = tui::OpenAt { screen: args.screen.list(), ..open };
     tui::run(runs, &open, setting)
 }

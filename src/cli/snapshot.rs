@@ -36,21 +36,14 @@ pub(super) fn run(args: &SnapshotArgs) -> Result<()> {
             let traced = Traced::open(path, model, cpu, args.memory.bytes())?;
             let drawing = traced.kept.sampling();
             let (runs, open) = traced.begin(args.at.as_ref())?;
-            (runs, open, drawing)
+            (runs, OpenAt { screen: args.screen.list(), ..open }, drawing)
         }
     };
     let (palette, paper) = (args.colours.palette(), args.colours.paper());
     // Text has no colours: shades replace them, as in a terminal without colours.
     let depth = if format == Format::Txt { Depth::None } else { Depth::True };
     let theme = Theme::new(depth).with(palette, paper);
-    let snapshot = Snapshot {
-        open: &open,
-        view: args.view.as_deref(),
-        chapters: CHAPTERS,
-        theme,
-        drawing,
-        size: args.size.0,
-    };
+    let snapshot = Snapshot { open: &open, chapters: CHAPTERS, theme, drawing, size: args.size.0 };
     let screen = snapshot.draw(&mut runs, stop::check)?;
     write(&args.out, args.force, &picture::encode(&screen, paper, format)?)
 }
@@ -62,8 +55,15 @@ impl SnapshotArgs {
         let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
         let mut run = self.run.clone();
         run.tokens.get_or_insert(pass.saturating_add(1));
-        let place =
-            OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None, marks: None };
+        let place = OpenArgs {
+            at: self.at.clone(),
+            pass: None,
+            layer: None,
+            stage: None,
+            head: None,
+            marks: None,
+            screen: self.screen.clone(),
+        };
         let (runs, open) = step::begin(&run, &place, &self.memory)?;
         Ok((runs, open, drawing(&self.run)))
     }

@@ -157,6 +157,14 @@ pub enum Action {
     Complete,
     /// Goes to the place in the go-to line.
     Submit,
+    /// Goes to the next scene of the lesson.
+    NextScene,
+    /// Goes to the previous scene of the lesson.
+    PreviousScene,
+    /// Answers a question with the choice of this number.
+    ChooseAnswer(u8),
+    /// Appends the screen as a scene to the file of a lesson.
+    AppendScene,
     /// The new size of the terminal, in columns and rows.
     Resize(u16, u16),
     /// A click at a column and a row.

@@ -49,6 +49,8 @@ pub(super) struct Comparison {
     pub(super) shared_span: Option<(bool, f64)>,
     /// The verdict of `diff` on the two runs.
     pub(super) verdict: Option<Verdict>,
+    /// Whether the run without the edits must be opened beside this run.
+    pub(super) wants_plain: bool,
     /// Whether another run or sequence was shown before. If the current one has no pass yet, Esc goes back to
     /// the previous one.
     pub(super) has_previous: bool,

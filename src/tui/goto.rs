@@ -19,7 +19,7 @@ const SHOW_VIEWS_BEST: [Step; 3] =
     [Step::Stage(Stage::Softmax), Step::Stage(Stage::FfnHidden), Step::Stage(Stage::XqRope)];
 
 /// The target of the go-to line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Target {
     /// A place of this run and sequence.
     Here(Spot),
@@ -36,7 +36,10 @@ pub(super) enum Target {
 }
 
 /// The commands of the line. A text follows each of them.
-pub(super) const COMMANDS: [&str; 5] = ["compare ", "prompt ", "without ", "edit ", "edits"];
+pub(super) const COMMANDS: [&str; 11] = [
+    "compare ", "prompt ", "without ", "edit ", "edits", "view ", "hold ", "try ", "strip ", "scale ",
+    "panels ",
+];
 
 /// A place and the indices to select there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,12 +161,6 @@ pub(super) fn token_in(line: &str) -> Option<&str> {
 /// Returns whether the line edits values or tokens.
 pub(super) fn is_edit(line: &str) -> bool {
     edit_in(line).is_some() || token_in(line).is_some()
-}
-
-/// The address to compare with, if the line is `compare ADDRESS`, such as `compare L0` or `compare h=2`.
-pub(super) fn comparison_in(line: &str) -> Option<&str> {
-    let rest = line.trim().strip_prefix("compare")?;
-    (rest.is_empty() || rest.starts_with([' ', '['])).then(|| rest.trim())
 }
 
 /// The number of a step, if the line is `step NUMBER`, such as `step 24`.

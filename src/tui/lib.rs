@@ -44,8 +44,15 @@ pub mod export;
 pub mod filter;
 pub mod fit;
 pub mod goto;
+mod hidden;
 mod history;
 pub mod input;
+mod lesson_judge;
+mod lesson_keys;
+pub mod lesson_screens;
+mod lesson_state;
+mod lesson_sync;
+mod lesson_values;
 pub mod marks;
 mod mirror;
 mod mouse;
@@ -62,6 +69,7 @@ pub mod report;
 pub mod runs;
 pub mod sampler_trial;
 mod screen;
+pub mod screen_option;
 mod search;
 mod search_keys;
 #[cfg(feature = "native")]
@@ -91,6 +99,8 @@ use llama_trace_picture::Paper;
 use marks::Marks;
 use palette::Palette;
 
+pub use lesson_state::{Answered, LessonProgress, OpenLesson};
+pub use lesson_values::Facts;
 pub use place::OpenAt;
 pub use runs::{Edited, NewRun, Runs};
 #[cfg(feature = "native")]

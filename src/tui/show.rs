@@ -183,6 +183,8 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
                 Effect::Branches => effects::list_branches(app, runs),
                 Effect::Edits => effects::list_edits(app, runs),
                 Effect::Begin(new) => effects::begin_run(app, runs, new),
+                Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
+                Effect::AppendScene => {}
                 Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
                 Effect::Export => saving = export::save(app, source, Path::new(".")),
                 Effect::Copy(text) => {

@@ -86,6 +86,10 @@ impl Widget for TensorPanel<'_> {
         let foot = regions.foot_below(layout.lines(app));
         heading(app, head, &layout, buf);
         let folded = folded(app, area).is_some();
+        if app.view_is_concealed() {
+            put(buf, body, 0, 1, "hidden until the question is answered", app.theme.dim());
+            return;
+        }
         let draw_foot = |buf: &mut Buffer| {
             if folded { tensor_foot::folded(app, foot, buf) } else { app.view().foot(app, foot, buf) }
         };

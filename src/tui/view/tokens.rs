@@ -62,8 +62,11 @@ fn first(app: &App, width: u16) -> usize {
     back(app.current_position(), width / 2).min(back(count(app), width.saturating_sub(next + NEXT + 1)))
 }
 
-/// The text of the token that was sampled last.
+/// The text of the token that was sampled last; a question mark while a question is open.
 fn drawn(app: &App) -> Option<String> {
+    if app.hides_next() {
+        return Some("?".to_owned());
+    }
     app.outline().passes.last()?.sampled.as_ref().map(|token| shown(&token.text))
 }
 
