@@ -12,7 +12,7 @@
 //! | `<!-- precision: q8 -->` | the arithmetic, as with `--precision`; default f32 |
 //!
 //! Then come the sections `What`, `Why`, `Formula`, `Shapes`, `Look` and `Exercise`. The exercise has its answer in a
-//! `<details>` block.
+//! `<details>` block. The comments `scene` and `ask` make the note a lesson: see [`crate::lesson`].
 //!
 //! **Numbers.** A number of the built-in model is directly followed by a comment with its address: `0.31<!--
 //! p0/L1/softmax[h=2,t=5,k=1] -->`.
