@@ -163,7 +163,7 @@ pub(super) struct SamplingArgs {
 }
 
 /// Options for the place at which the tracer opens.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(super) struct OpenArgs {
     /// Pass to open at; 0 is the prefill
     #[arg(long, visible_alias = "passes", requires = "step", value_name = "P", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
