@@ -12,6 +12,7 @@ macro_rules! chapters {
 /// Every note, in reading order.
 pub const CHAPTERS: Chapters = chapters! {
     "../chapters/":
+    "00-map-of-the-pass",
     "01-tokens",
     "02-embedding",
     "03-residual-stream",
