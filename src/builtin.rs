@@ -1,7 +1,10 @@
 //! The model inside the program, for use before any other model was downloaded. `fixtures/train` makes it.
 
+use std::sync::OnceLock;
+
 use llama_trace_core::error::Result;
 use llama_trace_formats::checkpoint::{BuiltIn, Checkpoint};
+use serde_json::Value;
 
 macro_rules! file {
     ($name:literal) => {
@@ -45,6 +48,14 @@ pub fn open() -> Result<Checkpoint> {
     BUILT_IN.open(&[])
 }
 
+/// A number of the file that describes the model's heads: `induction/layer`.
+pub fn head_fact(path: &str) -> Option<f64> {
+    static FACTS: OnceLock<serde_json::Value> = OnceLock::new();
+    let facts =
+        FACTS.get_or_init(|| serde_json::from_str(include_str!(file!("heads.json"))).unwrap_or_default());
+    path.split('/').try_fold(facts, |value, key| value.get(key))?.as_f64()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +78,9 @@ mod tests {
         let files = chat_template::read(&model).unwrap();
         assert!(files.template.unwrap().0.contains("<|start_header_id|>"));
         assert_eq!(files.tokens["bos_token"], "<|begin_of_text|>");
+        assert_eq!(
+            (head_fact("induction/layer"), head_fact("induction/nothing"), head_fact("")),
+            (Some(1.0), None, None)
+        );
     }
 }

@@ -12,6 +12,7 @@ macro_rules! chapters {
 /// Every note, in reading order.
 pub const CHAPTERS: Chapters = chapters! {
     "../chapters/":
+    "00-map-of-the-pass",
     "01-tokens",
     "02-embedding",
     "03-residual-stream",
@@ -45,6 +46,9 @@ pub const CHAPTERS: Chapters = chapters! {
     "31-a-port-with-a-bug",
     "32-what-causes-what",
 };
+
+/// The first lesson. It is not in the list of the chapters.
+pub const TOUR: Chapter = Chapter { slug: "tour", text: include_str!("../chapters/tour.md") };
 
 /// The pages of the manual, in the order of `llama-trace help`. The tracer does not list them.
 pub const MANUAL: Chapters = chapters! {

@@ -71,7 +71,7 @@ pub mod builtin;
 pub mod chapters;
 pub mod cli;
 
-pub use llama_trace_core::{config, error, explain, memory, ops, stop, tensor, trace};
+pub use llama_trace_core::{config, error, explain, lesson, memory, ops, stop, tensor, trace};
 #[cfg(feature = "cuda")]
 pub use llama_trace_cuda as cuda;
 pub use llama_trace_ending as ending;

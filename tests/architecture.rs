@@ -34,6 +34,7 @@ const EDGES: &[(&str, Modules)] = &[
             ("edit", &["config", "error", "ops", "trace"]),
             ("explain", &["config", "edit", "error", "ops", "trace"]),
             ("chapters", &["trace"]),
+            ("lesson", &["edit", "trace"]),
         ],
     ),
     (

@@ -29,7 +29,7 @@ use llama_trace::trace::{Stage, Step, View};
 use note::{Block, Command, Note};
 use serde_json::json;
 use shell::option;
-use values::World;
+use values::{World, Written as _};
 
 const SECTIONS: [&str; 6] = ["What", "Why", "Formula", "Shapes", "Look", "Exercise"];
 

@@ -16,6 +16,7 @@ use llama_trace_formats::checkpoint::random;
 use llama_trace_picture::{Format, Paper};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 use llama_trace_tui::palette::Palette;
+use llama_trace_tui::screen_option::ScreenOption;
 
 /// Headings of the options that several commands have. A command's own options have no heading and come
 /// first.
@@ -162,7 +163,7 @@ pub(super) struct SamplingArgs {
 }
 
 /// Options for the place at which the tracer opens.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(super) struct OpenArgs {
     /// Pass to open at; 0 is the prefill
     #[arg(long, visible_alias = "passes", requires = "step", value_name = "P", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
@@ -187,6 +188,83 @@ pub(super) struct OpenArgs {
     /// File for the marks of the tracer (keys m and ')
     #[arg(long, requires = "step", value_name = "FILE", help_heading = TRACER)]
     pub(super) marks: Option<PathBuf>,
+
+    /// File of a lesson, to which the key W adds scenes
+    #[arg(long, requires = "step", value_name = "FILE", help_heading = TRACER)]
+    pub(super) lesson: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) screen: ScreenArgs,
+}
+
+/// Settings of the tracer's screen.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct ScreenArgs {
+    /// View to open with, as numbers or heads
+    #[arg(long, value_name = "NAME", value_parser = screen(ScreenOption::View), help_heading = TRACER)]
+    pub(super) view: Option<String>,
+
+    /// Axis to fix, by its letter: h, t or k
+    #[arg(long, value_name = "AXIS", value_parser = screen(ScreenOption::Hold), help_heading = TRACER)]
+    hold: Option<String>,
+
+    /// Compare with h=2, L0, p0, or plain (without edits)
+    #[arg(long, value_name = "PLACE", value_parser = screen(ScreenOption::Compare), help_heading = TRACER)]
+    compare: Option<String>,
+
+    /// Sampler setting to try, as \"temperature 1.5\"
+    #[arg(long, value_name = "OPTIONS", value_parser = screen(ScreenOption::Try), allow_hyphen_values = true, help_heading = TRACER)]
+    r#try: Option<String>,
+
+    /// Token strip: tokens, surprise or attention
+    #[arg(long, value_name = "NAME", value_parser = screen(ScreenOption::Strip), help_heading = TRACER)]
+    strip: Option<String>,
+
+    /// Colours: slice, tensor, deviations, largest
+    #[arg(long, value_name = "NAME", value_parser = screen(ScreenOption::Scale), help_heading = TRACER)]
+    scale: Option<String>,
+
+    /// Visible panels: outline,tensor,notes
+    #[arg(long, value_name = "LIST", value_parser = screen(ScreenOption::Panels), help_heading = TRACER)]
+    panels: Option<String>,
+}
+
+/// A parser for the value of a setting of the screen. The value is checked again at the place where the tracer opens.
+fn screen(option: ScreenOption) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+    move |value| {
+        option.check(value).map(|()| value.to_owned()).map_err(|wrong| shortened(&wrong).into_owned())
+    }
+}
+
+impl ScreenArgs {
+    /// The settings, in the order in which they are applied.
+    pub(super) fn list(&self) -> Vec<(ScreenOption, String)> {
+        let given = |option: ScreenOption| match option {
+            ScreenOption::View => &self.view,
+            ScreenOption::Hold => &self.hold,
+            ScreenOption::Compare => &self.compare,
+            ScreenOption::Try => &self.r#try,
+            ScreenOption::Strip => &self.strip,
+            ScreenOption::Scale => &self.scale,
+            ScreenOption::Panels => &self.panels,
+        };
+        ScreenOption::ALL.into_iter().filter_map(|option| Some((option, given(option).clone()?))).collect()
+    }
+
+    /// Refuses the options, for a command that draws nothing.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if one of the options is given.
+    pub(super) fn refuse(&self) -> llama_trace_core::error::Result<()> {
+        match self.list().first() {
+            None => Ok(()),
+            Some((option, _)) => Err(Error::usage(format!(
+                "--{} is an option of the tracer; text output has no screen",
+                option.name()
+            ))
+            .next("add --step, or leave it out")),
+        }
+    }
 }
 
 /// Options that select a part of a run.

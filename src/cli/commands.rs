@@ -7,8 +7,8 @@ use clap::Args;
 use super::args::{
     BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, EffectName, ExportFormat,
     KataLanguage, KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, PROMPT, PatchFormat, PatchPart,
-    RankedPart, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, address, at_least_one,
-    random_weights, whole,
+    RankedPart, RunArgs, RuntimeName, SamplingArgs, ScreenArgs, ScreenSize, SelectArgs, TraceArgs, address,
+    at_least_one, random_weights, whole,
 };
 use super::memory;
 use llama_trace_core::trace::Address;
@@ -24,6 +24,9 @@ pub(super) struct OpenTraceArgs {
     /// Address to open at, as p0/L1/softmax[h=2,t=5,k=1]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) at: Option<Address>,
+
+    #[command(flatten)]
+    pub(super) screen: ScreenArgs,
 
     #[command(flatten)]
     pub(super) model: ModelArgs,
@@ -78,9 +81,8 @@ pub(super) struct SnapshotArgs {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) at: Option<Address>,
 
-    /// View to draw, as numbers or heads [default: the first]
-    #[arg(long, value_name = "NAME")]
-    pub(super) view: Option<String>,
+    #[command(flatten)]
+    pub(super) screen: ScreenArgs,
 
     #[command(flatten)]
     pub(super) colours: ColourArgs,

@@ -366,6 +366,12 @@ fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<Spa
     Ok((checkpoint, place.sparse))
 }
 
+/// The model again, in the precision of `args`. Prints nothing, because the tracer has the screen.
+pub(super) fn reload(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model> {
+    let checkpoint = open_silently(args, Need::Model)?.0;
+    Ok(load(&checkpoint, args, cpu, Room::default())?.0)
+}
+
 /// A model with its tokenizer.
 pub(super) struct Opened {
     pub(super) checkpoint: Checkpoint,

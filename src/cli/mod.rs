@@ -22,6 +22,7 @@ mod hub;
 mod info;
 mod input;
 mod kata;
+mod learn;
 mod lens;
 mod log;
 mod memory;
@@ -36,6 +37,7 @@ mod record;
 mod room;
 mod shell;
 mod snapshot;
+mod starter;
 mod step;
 mod threads;
 mod tokenize;
@@ -139,6 +141,8 @@ enum Command {
     Attribute(AttributeArgs),
     /// Show which places of a run carry the answer (patching)
     Patch(PatchArgs),
+    /// List the lessons, or open one in the tracer
+    Learn(learn::LearnArgs),
     /// Talk with the model; each line of a pipe is a turn
     Chat(ChatArgs),
     /// Show the configuration, the tensors and the size of a trace
@@ -252,6 +256,7 @@ impl Cli {
             Some(Command::Lens(args)) => lens::run(&args),
             Some(Command::Attribute(args)) => attribute::run(&args),
             Some(Command::Patch(args)) => patch::run(&args),
+            Some(Command::Learn(args)) => learn::run(&args),
             Some(Command::Chat(args)) => chat::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),
@@ -269,6 +274,7 @@ impl Cli {
             }
             None => {
                 self.colours.refuse()?;
+                self.open.screen.refuse()?;
                 let format = self.format.unwrap_or(LogFormat::Text);
                 generate::run(&self.run, &self.memory, format)
             }

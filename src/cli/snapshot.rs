@@ -21,11 +21,13 @@ use llama_trace_tui::{OpenAt, Runs};
 
 /// Prefix of the temporary folder that is made beside the file.
 const KIND: &str = "snapshot";
+/// The file, for messages.
+const WHAT: &str = "picture";
 
 /// Runs the command.
 pub(super) fn run(args: &SnapshotArgs) -> Result<()> {
     let format = Format::of(&args.out)?;
-    check_free(&args.out, args.force)?;
+    check_free(&args.out, args.force, WHAT)?;
     let (mut runs, open, drawing) = match &args.trace.trace {
         None => {
             let (runs, open, drawing) = args.begin()?;
@@ -36,23 +38,16 @@ pub(super) fn run(args: &SnapshotArgs) -> Result<()> {
             let traced = Traced::open(path, model, cpu, args.memory.bytes())?;
             let drawing = traced.kept.sampling();
             let (runs, open) = traced.begin(args.at.as_ref())?;
-            (runs, open, drawing)
+            (runs, OpenAt { screen: args.screen.list(), ..open }, drawing)
         }
     };
     let (palette, paper) = (args.colours.palette(), args.colours.paper());
     // Text has no colours: shades replace them, as in a terminal without colours.
     let depth = if format == Format::Txt { Depth::None } else { Depth::True };
     let theme = Theme::new(depth).with(palette, paper);
-    let snapshot = Snapshot {
-        open: &open,
-        view: args.view.as_deref(),
-        chapters: CHAPTERS,
-        theme,
-        drawing,
-        size: args.size.0,
-    };
+    let snapshot = Snapshot { open: &open, chapters: CHAPTERS, theme, drawing, size: args.size.0 };
     let screen = snapshot.draw(&mut runs, stop::check)?;
-    write(&args.out, args.force, &picture::encode(&screen, paper, format)?)
+    write(&args.out, args.force, WHAT, &picture::encode(&screen, paper, format)?)
 }
 
 impl SnapshotArgs {
@@ -62,15 +57,14 @@ impl SnapshotArgs {
         let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
         let mut run = self.run.clone();
         run.tokens.get_or_insert(pass.saturating_add(1));
-        let place =
-            OpenArgs { at: self.at.clone(), pass: None, layer: None, stage: None, head: None, marks: None };
+        let place = OpenArgs { at: self.at.clone(), screen: self.screen.clone(), ..OpenArgs::default() };
         let (runs, open) = step::begin(&run, &place, &self.memory)?;
         Ok((runs, open, drawing(&self.run)))
     }
 }
 
-/// Checks the target path before the run, and again before the picture is moved there.
-fn check_free(path: &Path, force: bool) -> Result<()> {
+/// Checks the target path before the run, and again before the file is moved there. `what` names the file in messages.
+pub(super) fn check_free(path: &Path, force: bool, what: &str) -> Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
         Ok(_) if !force => return Err(taken(path)),
@@ -78,25 +72,23 @@ fn check_free(path: &Path, force: bool) -> Result<()> {
         Ok(about) if about.is_dir() => "a directory",
         Ok(_) => "a link, pipe or device",
     };
-    Err(Error::output("the picture cannot be written there")
+    Err(Error::output(format!("the {what} cannot be written there"))
         .in_file(path)
         .expected("a path that does not exist yet, or with --force a file")
         .found(found)
-        .next("give another --out"))
+        .next("give another path"))
 }
 
 fn taken(path: &Path) -> Error {
-    Error::output("there is a file already")
-        .in_file(path)
-        .next("give another --out, or --force to replace it")
+    Error::output("there is a file already").in_file(path).next("give another path, or --force to replace it")
 }
 
 /// Writes the file as a whole or not at all.
-fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
-    let failed = |error| Error::output("the picture cannot be written").in_file(path).found(error);
+pub(super) fn write(path: &Path, force: bool, what: &str, bytes: &[u8]) -> Result<()> {
+    let failed = |error| Error::output(format!("the {what} cannot be written")).in_file(path).found(error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let written = Scratch::new(folder, KIND).and_then(|scratch| {
-        let whole = scratch.path().join("picture");
+        let whole = scratch.path().join(KIND);
         let mut file = File::create_new(&whole)?;
         file.write_all(bytes)?;
         file.sync_all()?;
@@ -104,7 +96,7 @@ fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
     });
     let moved = |(_scratch, whole)| {
         // Another program may have created the file meanwhile.
-        check_free(path, force)?;
+        check_free(path, force, what)?;
         fs::rename(whole, path).map_err(failed)
     };
     written.map_err(failed).and_then(moved)?;

@@ -1,6 +1,8 @@
 //! `llama-trace --step`: the tracer on a live run.
 
-use crate::chapters::CHAPTERS;
+use crate::builtin;
+use crate::chapters::{CHAPTERS, TOUR};
+use std::collections::HashMap;
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::Path;
 use std::rc::Rc;
@@ -10,20 +12,19 @@ use super::edited;
 use super::edits;
 use super::export::drawing;
 use super::input::{self, Run};
-use super::prompt::{self, Prompt};
+use super::prompt::Prompt;
+use super::starter::{MOST_PASSES, Starter};
 use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
-use llama_trace_core::edit::{Edit, Edits};
-use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::{PassDims, Source};
+use llama_trace_core::error::Result;
+use llama_trace_core::lesson::{PromptSetting, RunSetting};
+use llama_trace_core::trace::Source;
 use llama_trace_engine::generate::sequence;
 use llama_trace_engine::model::kv_cache;
-use llama_trace_runs::replay::{Sequences, Start};
+use llama_trace_picture::Paper;
+use llama_trace_runs::replay::Sequences;
 use llama_trace_tui as tui;
-use llama_trace_tui::NewRun;
+use llama_trace_tui::lesson_file::LessonFile;
 use llama_trace_tui::marks::Marks;
-
-/// Passes of the run to which an edit may refer.
-const MOST_PASSES: usize = 4096;
 
 /// Runs the command.
 pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours: &ColourArgs) -> Result<()> {
@@ -33,18 +34,55 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours:
         }
         false => error,
     })?;
-    let marks = open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default();
-    let (runs, open) = begin(args, open, memory)?;
     let setting = tui::Setting {
+        marks: open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default(),
+        lesson_file: open.lesson.as_deref().map(LessonFile::open).transpose()?,
+        ..setting(args, colours)
+    };
+    let (runs, open) = begin(args, open, memory)?;
+    tui::run(runs, &open, setting)
+}
+
+/// Opens the tracer on a lesson. `args` choose the model; the lesson gives the prompts.
+pub(super) fn learn(
+    args: &RunArgs,
+    memory: &MemoryArgs,
+    colours: &ColourArgs,
+    lesson: tui::OpenLesson,
+    progress: Option<tui::StoreProgress>,
+) -> Result<()> {
+    tui::require_terminal().map_err(|error| {
+        error.next("`llama-trace learn LESSON --export FILE.html` writes the lesson as a page")
+    })?;
+    let mut args = args.clone();
+    // The first run is the one of the scene, so that no other run is computed first.
+    if let Some(scene) = lesson.lesson.scenes.get(lesson.scene) {
+        let text = |prompt: &PromptSetting| match prompt {
+            PromptSetting::Text(text) if text != "-" => Some(text.clone()),
+            PromptSetting::Text(_) | PromptSetting::Ids(_) => None,
+        };
+        args.prompt = scene.run.prompts.iter().map(text).collect::<Option<_>>().unwrap_or_default();
+        args.tokens = Some(scene.run.passes);
+    }
+    // A projector shows dark letters on white better.
+    let paper = if lesson.presents { Paper::Light } else { colours.paper() };
+    let setting = tui::Setting { lesson: Some(lesson), progress, paper, ..setting(&args, colours) };
+    let (runs, open) = begin(&args, &OpenArgs::default(), memory)?;
+    tui::run(runs, &open, setting)
+}
+
+/// The settings of the viewer that do not depend on the place.
+fn setting(args: &RunArgs, colours: &ColourArgs) -> tui::Setting {
+    tui::Setting {
         chapters: CHAPTERS,
         palette: colours.palette(),
         paper: colours.paper(),
-        file: None,
         drawing: Some(drawing(args)),
-        marks,
-        verdict: None,
-    };
-    tui::run(runs, &open, setting)
+        tour: Some(TOUR),
+        // The facts describe the heads of the built-in model.
+        facts: args.model.model.is_none().then_some(builtin::head_fact as tui::Facts),
+        ..tui::Setting::default()
+    }
 }
 
 /// Returns whether a text is read from standard input, which the tracer needs for its keys.
@@ -70,6 +108,7 @@ pub(super) fn begin(
         head: open.head,
         at: open.at.clone(),
         passes: draws,
+        screen: open.screen.list(),
     };
     // Without --context, the whole context is reserved, or as much of it as fits into memory, because more passes may
     // follow.
@@ -88,70 +127,45 @@ pub(super) fn begin(
             }
         })?;
     }
-    let (texts, memory) = (tokenizer.clone(), memory.bytes());
-    let start = move |number: u64, ids| Start {
-        ids,
-        draws,
-        sampler: sampler.after(number),
-        tokenizer: tokenizer.clone(),
-        eos: eos.clone(),
-        memory,
-        context,
+    let starts = |starter: &Starter| {
+        (0..).zip(&prompts).map(|(number, prompt)| starter.start(number, prompt.ids.clone())).collect()
     };
-    let starts = (0..).zip(prompts).map(|(number, prompt)| start(number, prompt.ids)).collect();
-    let sequences = Rc::new(Sequences::new(Arc::clone(&model), starts));
+    let mut starter = Starter {
+        model_args: args.model.clone(),
+        cpu_args: args.cpu.clone(),
+        sequences: Rc::new(Sequences::new(Arc::clone(&model), Vec::new())),
+        sampler,
+        tokenizer,
+        eos,
+        draws,
+        memory: memory.bytes(),
+        context,
+        others: HashMap::new(),
+    };
+    let sequences = Rc::new(Sequences::new(Arc::clone(&model), starts(&starter)));
+    starter.sequences = Rc::clone(&sequences);
     // The viewer reports an address that does not exist.
     let first =
         open.at.as_ref().and_then(|address| address.sequence).filter(|&number| number < sequences.len());
     let live = sequences.open(first.unwrap_or(0))?;
     input::say_cut(live.capacity(), context, &config);
-    let others = Rc::clone(&sequences);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-    let (model_args, cpu_args) = (args.model.clone(), args.cpu.clone());
-    let beginner = move |run, other| {
-        let tokenizer = || texts.as_deref().ok_or_else(prompt::no_tokenizer);
-        let live = match other {
-            NewRun::Prompt(text) => {
-                let ids = prompt::encode(&text, tokenizer(), config.context)?;
-                others.another(run, start(0, ids), None)
-            }
-            NewRun::Edited(new) => {
-                let mut ids = new.ids;
-                if let Some((at, text)) = new.insert {
-                    ids.splice(at..at, prompt::encode_part(&text, tokenizer()?)?);
-                }
-                let start = start(new.sequence as u64, ids);
-                let start = Start { draws: draws.max(new.passes), ..start };
-                let list = new.edits.iter().map(|edit| {
-                    Edit::parse(edit).map_err(|wrong| Error::usage(wrong).at(format!("edit \"{edit}\"")))
-                });
-                let list: Vec<Edit> = list.collect::<Result<_>>()?;
-                let prompt = Prompt { text: None, ids: start.ids.clone(), place: None };
-                let first = PassDims { pass: 0, start: 0, tokens: start.ids.len(), ..PassDims::default() };
-                let later = (1..MOST_PASSES).map_while(|pass| {
-                    let start = first.tokens + pass - 1;
-                    (start < config.context).then_some(PassDims {
-                        pass,
-                        start,
-                        tokens: 1,
-                        ..PassDims::default()
-                    })
-                });
-                let passes: Vec<_> = std::iter::once(first).chain(later).map(|dims| (0, dims)).collect();
-                let reading = edits::Reading {
-                    trace: &|file, sequence| edited::source(&model_args, &cpu_args, file, sequence),
-                    tokenizer: texts.as_ref(),
-                    prompts: &[prompt],
-                    passes: &passes,
-                    // Another run is computed only as far as this one.
-                    most: start.draws,
-                };
-                let other = edits::with(&model.with_edits(Edits::default()), list, &reading)?;
-                others.another(run, start, Some(Arc::new(other)))
-            }
-        };
-        Ok(Box::new(live?) as Box<dyn Source>)
+    let setting = run_setting(args, draws, &prompts)?;
+    let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener)).with_setting(setting);
+    Ok((runs.with_starter(Box::new(move |run, new| starter.begin(run, new))), open))
+}
+
+/// The setting of the run, as a scene of a lesson writes it.
+fn run_setting(args: &RunArgs, draws: usize, prompts: &[Prompt]) -> Result<RunSetting> {
+    let prompt = |prompt: &Prompt| match &prompt.text {
+        Some(text) => PromptSetting::Text(text.clone()),
+        None => PromptSetting::Ids(prompt.ids.clone()),
     };
-    let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener));
-    Ok((runs.with_starter(Box::new(beginner)), open))
+    Ok(RunSetting {
+        prompts: prompts.iter().map(prompt).collect(),
+        passes: draws,
+        sampling: drawing(args).sampling.options(),
+        precision: None,
+        edits: edits::list(&args.model)?.into_iter().map(|edit| edit.text).collect(),
+    })
 }

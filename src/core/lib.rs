@@ -22,6 +22,7 @@ pub mod config;
 pub mod edit;
 pub mod error;
 pub mod explain;
+pub mod lesson;
 pub mod memory;
 pub mod ops;
 pub mod stop;

@@ -106,6 +106,13 @@ impl Answers {
         });
     }
 
+    /// Drops all values that are there.
+    pub(super) fn drop_values(&mut self) {
+        self.known.retain(|_, known| matches!(known, Known::Pending));
+        self.spreads.clear();
+        self.bins = BinCache::default();
+    }
+
     /// Cancels all pending questions to `source`.
     pub(super) fn leave(&mut self, source: &mut dyn Source) {
         self.known.retain(|query, known| {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use llama_trace_core::chapters::Chapters;
+use llama_trace_core::chapters::{Chapter, Chapters};
 use llama_trace_core::time::Instant;
 use llama_trace_core::trace::draw::{DrawAt, Sampling};
 use llama_trace_core::trace::manifest::Drawing;
@@ -18,8 +18,11 @@ use super::comparison::Comparison;
 use super::cursor::Cursor;
 use super::derivation::Derivation;
 use super::display::{Display, Scale, ViewNames};
+use super::hidden::Hidden;
 use super::history::History;
 use super::input::{Input, Message, Mode};
+use super::lesson_state::{LessonProgress, LessonState};
+use super::lesson_values::Facts;
 use super::marks::Marks;
 use super::notes_state::NotesState;
 use super::panel_state::{Focus, PanelState};
@@ -81,6 +84,17 @@ pub struct App {
     pub(super) marks: Marks,
     pub(super) sampler: SamplerTrial,
     pub(super) strip: StripValues,
+    /// The open lesson.
+    pub(super) lesson: Option<LessonState>,
+    /// The lesson that was left last, to continue it.
+    pub(super) left: Option<LessonState>,
+    /// Values that are hidden, because a question asks for them.
+    pub(super) hidden: Option<Hidden>,
+    /// Facts about the model for the expressions of lessons.
+    pub(super) facts: Option<Facts>,
+    /// The first lesson, and whether other runs can be started, which lessons need.
+    pub(super) tour: Option<Chapter>,
+    pub(super) starts_runs: bool,
 }
 
 impl App {
@@ -110,6 +124,12 @@ impl App {
             marks: Marks::default(),
             sampler: SamplerTrial::default(),
             strip: StripValues::default(),
+            lesson: None,
+            left: None,
+            hidden: None,
+            facts: None,
+            tour: None,
+            starts_runs: false,
         };
         // The cursor starts at the last token: from this token, the pass predicts the next one.
         app.cursor.selected.set(Axis::Token, app.dims().tokens.saturating_sub(1));
@@ -135,6 +155,31 @@ impl App {
     pub fn with_marks(mut self, marks: Marks) -> Self {
         self.marks = marks;
         self
+    }
+
+    /// Allows lessons, which start runs of their own. `tour` is the first lesson, and `facts` describes the heads of the
+    /// model.
+    #[must_use]
+    pub fn with_lessons(mut self, tour: Option<Chapter>, facts: Option<Facts>) -> Self {
+        (self.tour, self.facts, self.starts_runs) = (tour, facts, true);
+        self
+    }
+
+    /// Mentions the first lesson until the first key.
+    #[cfg(feature = "native")]
+    pub(super) fn greet(&mut self) {
+        if self.starts_runs && self.tour.is_some() {
+            self.say(
+                "New here? /learn shows in 10 minutes how one sentence passes through the model.",
+                false,
+            );
+        }
+    }
+
+    /// The progress of the lesson, if it has changed since the last call.
+    pub fn take_progress(&mut self) -> Option<LessonProgress> {
+        let lesson = self.lesson.as_mut()?;
+        std::mem::take(&mut lesson.changed).then(|| lesson.progress())
     }
 
     /// The current place.
@@ -338,7 +383,7 @@ impl App {
         if place.step.axes() != self.place.step.axes() {
             self.display.turn = 0;
         }
-        if place != self.place {
+        if place != self.place && self.lesson.is_none() {
             self.notes.line = 0;
         }
         if place.step != self.place.step {

@@ -4,17 +4,44 @@ use llama_trace_core::trace::{Address, Axis, Subject};
 
 use super::app::App;
 use super::comparison::{ComparedWith, Pinned};
+use super::edited;
 use super::goto;
 use super::panel_state::Focus;
 use super::slice::Selected;
 use super::view::heatmap::Heatmap;
 use super::view::kind::View;
 
+/// What a comparison can be with, for a message.
+pub(super) const WANTED: &str =
+    "type what to compare with: h=2, t=3, L0, p0, L0/xq[h=1], or plain: the run without its edits";
+
+/// Ends the comparison.
+pub(super) fn end(app: &mut App) {
+    app.comparison.end();
+    app.other = None;
+}
+
+/// Compares with the same place in the run without its edits. The event loop starts that run.
+///
+/// # Errors
+/// A text for the message line if the run has no edits.
+pub(super) fn with_plain(app: &mut App) -> Result<(), String> {
+    if edited::texts(&app.outline).is_empty() {
+        return Err("this run has no edits, so that it is the plain run itself; compare h=2 or L0 names another place".to_owned());
+    }
+    app.comparison.wants_plain = true;
+    Ok(())
+}
+
+/// Compares with the run that was shown before.
+pub(super) fn with_previous(app: &mut App) {
+    begin(app, ComparedWith::Previous);
+}
+
 /// Compares with what was shown before, or ends the comparison.
 pub(super) fn toggle(app: &mut App) {
     if app.comparison.with.is_some() {
-        app.comparison.end();
-        app.other = None;
+        end(app);
     } else if app.comparison.has_previous {
         begin(app, ComparedWith::Previous);
     } else if let Some(pinned) = shown_before(app) {
@@ -84,7 +111,7 @@ fn shown_before(app: &App) -> Option<Pinned> {
 /// An error message for the message line.
 pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
     if text.is_empty() {
-        return Err("type what to compare with: h=2, t=3, L0, p0, L0/xq[h=1]".to_owned());
+        return Err(WANTED.to_owned());
     }
     let bare = text.contains('=') && !text.contains(['[', '/']);
     let address = Address::parse(&if bare { format!("[{text}]") } else { text.to_owned() })?;

@@ -5,9 +5,10 @@ use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Axis, Step};
 
 use super::app::App;
-use super::goto::{COMMANDS, comparison_in, is_edit, prompt_of, step_in, view_named, without_in};
+use super::goto::{COMMANDS, is_edit, prompt_of, step_in, view_named, without_in};
 use super::input::GotoLine;
 use super::place::present;
+use super::screen_option::ScreenOption;
 use super::synonyms::meant;
 use super::text;
 use super::view::views::VIEWS;
@@ -30,6 +31,9 @@ const TOKENS: usize = 40;
 impl GotoLine {
     /// The completions of the text, the best ones first. Only the last part of a path is completed.
     pub fn completions(&self, app: &App) -> Vec<Completion> {
+        if let Some((option, value)) = ScreenOption::in_line(&self.text) {
+            return option.completions(app, value);
+        }
         let (before, part) = self
             .text
             .rsplit_once('/')
@@ -37,7 +41,6 @@ impl GotoLine {
         if part.contains('[')
             || prompt_of(&self.text).is_some()
             || without_in(&self.text).is_some()
-            || comparison_in(&self.text).is_some()
             || is_edit(&self.text)
             || step_in(&self.text).is_some()
         {

@@ -7,6 +7,7 @@ use super::app::App;
 use super::derivation::{Derivation, TrailEntry};
 use super::display::ViewNames;
 use super::goto;
+use super::hidden::HIDDEN;
 use super::panel_state::Focus;
 use super::place::Place;
 use super::view::{self, derivation};
@@ -38,6 +39,7 @@ pub(super) fn enter(app: &mut App) {
         Focus::Tensor if !app.view().shows_numbers() => {
             app.say("this view shows no numbers of the stage; v shows another view", false);
         }
+        Focus::Tensor if app.hidden.is_some() => app.say(HIDDEN, false),
         Focus::Tensor => {
             if app.derivation.is_none() {
                 app.derivation = Some(Derivation::default());

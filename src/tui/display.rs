@@ -15,6 +15,22 @@ pub enum Scale {
     Largest,
 }
 
+impl Scale {
+    /// Names of the scales in options, in the order of the key `s`.
+    pub const NAMES: [&str; 4] = ["slice", "tensor", "deviations", "largest"];
+
+    /// The scale with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let scales = [Self::Slice, Self::Tensor, Self::Deviations, Self::Largest];
+        Self::NAMES.iter().zip(scales).find(|(known, _)| **known == name).map(|(_, scale)| scale)
+    }
+
+    /// Its name.
+    pub(super) fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
 /// The chosen display. If a step does not support a choice, its first display is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Display {

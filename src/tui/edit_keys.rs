@@ -83,14 +83,20 @@ pub(super) fn widen(app: &App, line: &mut GotoLine) -> bool {
 
 /// A run like the shown one, with these edits.
 fn run_with(app: &App, edits: Vec<String>) -> NewRun {
+    NewRun::Edited(Edited { edits, ..plain(app) })
+}
+
+/// The shown run without its edits.
+pub(super) fn plain(app: &App) -> Edited {
     let first = app.outline.passes.first().map_or(&[][..], |pass| &pass.tokens);
-    NewRun::Edited(Edited {
-        edits,
+    Edited {
+        edits: Vec::new(),
         ids: first.iter().map(|token| token.id).collect(),
         insert: None,
         sequence: app.outline.sequence,
         passes: app.outline.passes.len(),
-    })
+        precision: Some(app.outline.card.precision.name().to_owned()),
+    }
 }
 
 /// A run with one more edit.
@@ -148,7 +154,7 @@ pub(super) fn with_token(app: &App, line: &str) -> Result<NewRun, String> {
     }
     let insert = Some((at, text)).filter(|(_, text)| !text.is_empty());
     let edits = edited::texts(&app.outline);
-    Ok(NewRun::Edited(Edited { edits, ids, insert, sequence: app.outline.sequence, passes: 1 }))
+    Ok(NewRun::Edited(Edited { edits, ids, insert, passes: 1, ..plain(app) }))
 }
 
 /// Handles a key in the list of edits. Returns the run that Enter starts.

@@ -2,18 +2,22 @@
 //! `export` has the effects on files, and `show` the effects on the terminal.
 
 use llama_trace_core::error::printable;
+use llama_trace_core::lesson::RunSetting;
 use llama_trace_core::trace::{Address, Fork, Outline, Run, Source};
 
 use super::action::Action;
 use super::app::App;
 use super::branch_list::BranchList;
+use super::edit_keys;
 use super::edit_list::EditList;
 use super::edited;
 use super::goto;
+use super::lesson_keys;
+use super::lesson_state::OpenLesson;
 use super::place::OpenAt;
 use super::report::Report;
 use super::runs::{Edited, NewRun, Runs};
-use super::update::update;
+use super::update::{Effect, update};
 
 /// Hands a report to `app`.
 pub(super) fn report(app: &mut App, report: Report) {
@@ -134,7 +138,7 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
     let at = Address { run: None, sequence: None, ..Address::of(place.site(), place.step, &app.index()) };
     let passes = match &new {
         NewRun::Edited(wanted) => wanted.passes,
-        NewRun::Prompt(_) => 1,
+        NewRun::Prompt(_) | NewRun::Scene(_) => 1,
     };
     match runs.begin(new) {
         Ok(run) => {
@@ -148,6 +152,55 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
                 edits => printable(format!("runs this prompt {edits}").trim_end()).to_string(),
             };
             say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));
+        }
+        Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// Opens a lesson at the start of the program.
+pub fn open_lesson(app: &mut App, runs: &mut Runs, lesson: OpenLesson) {
+    if let Effect::Scene(setting) = lesson_keys::open_first(app, lesson) {
+        show_scene(app, runs, &setting);
+    }
+}
+
+/// Shows the run of a scene. Begins it if no open run has this setting.
+pub fn show_scene(app: &mut App, runs: &mut Runs, setting: &RunSetting) {
+    let known = runs.with(setting);
+    let run = match known.map_or_else(|| runs.begin(NewRun::Scene(Box::new(setting.clone()))), Ok) {
+        Ok(run) => run,
+        Err(error) => return report(app, Report::NoScene(error.to_string())),
+    };
+    app.leave(runs.source());
+    app.leave_compared(runs.beside(app));
+    match runs.show(run, 0) {
+        Ok(_) => {
+            show(app, runs, None);
+            report(app, Report::Scene(run));
+        }
+        Err(error) => report(app, Report::NoScene(error.to_string())),
+    }
+}
+
+/// Opens the run without the edits of the shown one, and compares with it.
+pub(super) fn compare_plain(app: &mut App, runs: &mut Runs) {
+    let (here, wanted) = (app.outline().run, edit_keys::plain(app));
+    let sequence = app.outline().sequence;
+    let there = match runs.outlines().into_iter().find(|outline| is_run(outline, &wanted)) {
+        Some(outline) => Ok((outline.run, outline.sequence)),
+        None => runs.begin(NewRun::Edited(wanted)).map(|run| (run, 0)),
+    };
+    let shown = there.and_then(|(run, of)| {
+        app.leave(runs.source());
+        app.leave_compared(runs.before());
+        // The run that is compared is the one that was shown before.
+        runs.show(run, of)?;
+        runs.show(here, sequence)
+    });
+    match shown {
+        Ok(_) => {
+            show(app, runs, None);
+            report(app, Report::ComparesPrevious);
         }
         Err(error) => fail(app, error.to_string()),
     }

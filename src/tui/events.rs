@@ -6,6 +6,7 @@ use super::action::{self, Action};
 use super::app::App;
 use super::effects;
 use super::input::Mode;
+use super::lesson_keys;
 use super::runs::Runs;
 use super::user_event::{Event, MouseButton, MouseEventKind};
 
@@ -22,6 +23,14 @@ pub fn take_in(app: &mut App, runs: &mut Runs) -> Result<bool> {
         news => news?,
     };
     news |= app.sync(runs.source());
+    if std::mem::take(&mut app.comparison.wants_plain) {
+        effects::compare_plain(app, runs);
+        news = true;
+    }
+    if app.sync_lesson(runs) {
+        news = true;
+        app.sync(runs.source());
+    }
     let beside = runs.beside(app);
     news |= app.sync_compared(beside);
     Ok(news)
@@ -29,12 +38,15 @@ pub fn take_in(app: &mut App, runs: &mut Runs) -> Result<bool> {
 
 /// The action of an event; none if it has none.
 pub fn action_of(app: &App, event: Event) -> Option<Action> {
-    let typing = matches!(app.mode(), Mode::Goto(_) | Mode::Mark | Mode::Return);
+    let typing = matches!(app.mode(), Mode::Goto(_) | Mode::Answer(_) | Mode::Mark | Mode::Return);
     // In the help screen letters filter, and other keys scroll.
     let finds = matches!(app.mode(), Mode::Help(..));
     match event {
         Event::Key(key) if typing => action::of_typed_key(key),
         Event::Key(key) if finds => action::of_found_key(key),
+        Event::Key(key) if *app.mode() == Mode::Walk => {
+            lesson_keys::of_key(app, key).or_else(|| action::of_key(key))
+        }
         Event::Key(key) => action::of_key(key),
         Event::Paste(text) => (typing || finds).then_some(Action::Paste(text)),
         Event::Resize(columns, rows) => Some(Action::Resize(columns, rows)),

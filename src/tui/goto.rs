@@ -19,7 +19,7 @@ const SHOW_VIEWS_BEST: [Step; 3] =
     [Step::Stage(Stage::Softmax), Step::Stage(Stage::FfnHidden), Step::Stage(Stage::XqRope)];
 
 /// The target of the go-to line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Target {
     /// A place of this run and sequence.
     Here(Spot),
@@ -29,6 +29,8 @@ pub(super) enum Target {
     Begin(NewRun),
     /// The list of edits.
     Edits,
+    /// The first lesson.
+    Learn,
     /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),
     /// A view, at a step that it can show.
@@ -36,7 +38,10 @@ pub(super) enum Target {
 }
 
 /// The commands of the line. A text follows each of them.
-pub(super) const COMMANDS: [&str; 5] = ["compare ", "prompt ", "without ", "edit ", "edits"];
+pub(super) const COMMANDS: [&str; 12] = [
+    "compare ", "prompt ", "without ", "edit ", "edits", "view ", "hold ", "try ", "strip ", "scale ",
+    "panels ", "learn",
+];
 
 /// A place and the indices to select there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,12 +165,6 @@ pub(super) fn is_edit(line: &str) -> bool {
     edit_in(line).is_some() || token_in(line).is_some()
 }
 
-/// The address to compare with, if the line is `compare ADDRESS`, such as `compare L0` or `compare h=2`.
-pub(super) fn comparison_in(line: &str) -> Option<&str> {
-    let rest = line.trim().strip_prefix("compare")?;
-    (rest.is_empty() || rest.starts_with([' ', '['])).then(|| rest.trim())
-}
-
 /// The number of a step, if the line is `step NUMBER`, such as `step 24`.
 pub(super) fn step_in(text: &str) -> Option<&str> {
     let number = text.trim().trim_start_matches('/').strip_prefix("step ")?.trim();
@@ -231,6 +230,9 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     }
     if let Some(token) = token_in(text) {
         return edit_keys::with_token(app, token).map(Target::Begin);
+    }
+    if text.trim().trim_start_matches('/') == "learn" {
+        return Ok(Target::Learn);
     }
     if text.trim().trim_start_matches('/') == "edits" {
         return Ok(Target::Edits);

@@ -29,6 +29,8 @@ pub enum Mode {
     Return,
     /// Keys edit the go-to line.
     Goto(GotoLine),
+    /// Keys type the answer to a question.
+    Answer(String),
     /// Keys choose in the list of branches.
     Branches(BranchList),
     /// Keys choose in the list of edits.

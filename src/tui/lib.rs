@@ -44,8 +44,16 @@ pub mod export;
 pub mod filter;
 pub mod fit;
 pub mod goto;
+mod hidden;
 mod history;
 pub mod input;
+#[cfg(feature = "native")]
+pub mod lesson_file;
+mod lesson_keys;
+pub mod lesson_screens;
+mod lesson_state;
+mod lesson_sync;
+mod lesson_values;
 pub mod marks;
 mod mirror;
 mod mouse;
@@ -61,7 +69,10 @@ mod progress;
 pub mod report;
 pub mod runs;
 pub mod sampler_trial;
+#[cfg(feature = "native")]
+mod scene_text;
 mod screen;
+pub mod screen_option;
 mod search;
 mod search_keys;
 #[cfg(feature = "native")]
@@ -75,6 +86,8 @@ pub mod tensor;
 #[cfg(feature = "native")]
 pub mod terminal;
 pub mod text;
+#[cfg(feature = "native")]
+mod text_file;
 pub mod theme;
 mod token_strip;
 pub mod update;
@@ -84,13 +97,18 @@ mod verdict_keys;
 pub mod view;
 mod view_keys;
 
-use llama_trace_core::chapters::Chapters;
+use std::fmt;
+
+use llama_trace_core::chapters::{Chapter, Chapters};
+use llama_trace_core::error::Result;
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_picture::Paper;
 
 use marks::Marks;
 use palette::Palette;
 
+pub use lesson_state::{Answered, LessonProgress, OpenLesson};
+pub use lesson_values::Facts;
 pub use place::OpenAt;
 pub use runs::{Edited, NewRun, Runs};
 #[cfg(feature = "native")]
@@ -114,4 +132,24 @@ pub struct Setting {
     pub marks: Marks,
     /// The verdict on two runs that are shown side by side.
     pub verdict: Option<Verdict>,
+    /// The first lesson, which `/learn` opens.
+    pub tour: Option<Chapter>,
+    /// Facts about the model's heads, for lessons; none if the model is not the built-in one.
+    pub facts: Option<Facts>,
+    /// The lesson to open.
+    pub lesson: Option<OpenLesson>,
+    /// The file to which the key `W` appends scenes.
+    #[cfg(feature = "native")]
+    pub lesson_file: Option<lesson_file::LessonFile>,
+    /// Stores the progress of lessons.
+    pub progress: Option<StoreProgress>,
+}
+
+/// Function that stores the progress of a lesson.
+pub struct StoreProgress(pub Box<dyn FnMut(&LessonProgress) -> Result<()>>);
+
+impl fmt::Debug for StoreProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreProgress")
+    }
 }

@@ -69,6 +69,10 @@ impl App {
         self.display = app.display;
         self.comparison.subtracts = app.comparison.subtracts;
         self.sampler = app.sampler;
+        if self.hidden != app.hidden {
+            self.hidden.clone_from(&app.hidden);
+            self.answers.drop_values();
+        }
         self.cursor.mirror(&app.cursor);
         let axes = self.place.step.axes();
         for (&axis, index) in app.place.step.axes().iter().zip(app.index()) {

@@ -8,6 +8,7 @@ use super::app::App;
 use super::derivation_keys;
 use super::goto;
 use super::place::{OpenAt, Walk, present};
+use super::screen_option::{self, ScreenOption};
 
 /// `number`, if it is below `count`.
 fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize> {
@@ -57,13 +58,16 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
         if let Some(Subject::Weight(weight)) = address.subject.filter(|_| !address.index.is_empty()) {
             let (place, row) = goto::row_of(app, address, weight).map_err(no_place)?;
             derivation_keys::open_weight_row(app, place, row);
+            set_screen(app, open)?;
             app.settle();
             return Ok(());
         }
         let target = goto::resolve(&app.outline, address, dims, start).map_err(no_place)?;
         if pass < there {
             goto::go(app, &target);
+            set_screen(app, open)?;
         } else {
+            check_view(target.place.step, open)?;
             app.progress.opens_at = Some(open.clone());
         }
         app.settle();
@@ -99,9 +103,36 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     };
     if pass < there {
         app.go(place);
+        set_screen(app, open)?;
     } else {
+        check_view(place.step, open)?;
         app.progress.opens_at = Some(open.clone());
     }
     app.settle();
     Ok(())
+}
+
+/// Sets the settings of the screen. A token that the address names stays selected.
+fn set_screen(app: &mut App, open: &OpenAt) -> Result<()> {
+    let selected = app.cursor.selected;
+    for (option, value) in &open.screen {
+        screen_option::set(app, *option, value).map_err(|wrong| wrong_screen(*option, wrong))?;
+    }
+    if open.names_token() {
+        app.cursor.selected = selected;
+    }
+    Ok(())
+}
+
+/// Checks that the step has the view, before its pass is there.
+fn check_view(step: Step, open: &OpenAt) -> Result<()> {
+    let views = open.screen.iter().filter(|(option, _)| *option == ScreenOption::View);
+    for (option, view) in views {
+        screen_option::fits(step, view).map_err(|wrong| wrong_screen(*option, wrong))?;
+    }
+    Ok(())
+}
+
+fn wrong_screen(option: ScreenOption, wrong: String) -> Error {
+    Error::usage(wrong).at(format!("--{}", option.name()))
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::screen_option::ScreenOption;
 use llama_trace_core::trace::sizes::{PassDims, Sizes};
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Address, Outline, Run, Site, Stage, Step};
@@ -54,6 +55,8 @@ pub struct OpenAt {
     pub at: Option<Address>,
     /// Number of passes that the run will have. A later pass is opened once it is there.
     pub passes: usize,
+    /// Settings of the screen, with their values.
+    pub screen: Vec<(ScreenOption, String)>,
 }
 
 impl fmt::Display for OpenAt {
@@ -69,6 +72,12 @@ impl fmt::Display for OpenAt {
 }
 
 impl OpenAt {
+    /// Returns whether the address names a token.
+    pub(super) fn names_token(&self) -> bool {
+        let named = |address: &Address| address.index.iter().any(|(letter, _)| "tq".contains(*letter));
+        self.at.as_ref().is_some_and(named)
+    }
+
     /// Number of the named pass.
     pub(super) fn pass(&self) -> Option<usize> {
         self.at.as_ref().map_or(self.pass, |address| address.pass)

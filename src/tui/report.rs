@@ -1,6 +1,6 @@
 //! Reports: results of the effects, which come back to [`update`](super::update::update) as an action.
 
-use llama_trace_core::trace::{Address, Outline};
+use llama_trace_core::trace::{Address, Outline, Run};
 
 use super::branch_list::BranchList;
 use super::edit_list::EditList;
@@ -28,6 +28,8 @@ pub enum Report {
         /// The address to go to; without one the place stays the same.
         at: Option<Address>,
     },
+    /// The run that was shown before is compared with the shown one.
+    ComparesPrevious,
     /// A new branch is shown.
     Branched(Box<Outline>),
     /// The branches, for their list.
@@ -36,6 +38,10 @@ pub enum Report {
     Edits(EditList),
     /// A place of the shown run. The viewer goes there once its pass is there.
     OpensAt(OpenAt),
+    /// The run of the scene is shown.
+    Scene(Run),
+    /// The run of the scene cannot be begun, for this reason.
+    NoScene(String),
     /// The marks as they are in their file now.
     Marks(Marks),
 }

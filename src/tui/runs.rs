@@ -2,16 +2,19 @@
 
 use super::app::App;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::lesson::RunSetting;
 use llama_trace_core::trace::{Fork, Outline, Run, Source, Status};
 
 /// Function that begins a sequence of the first run, given its number.
 pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;
 
 /// A new run beside the open ones.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum NewRun {
     /// A run of another prompt.
     Prompt(String),
+    /// The run of a scene.
+    Scene(Box<RunSetting>),
     /// A run with other edits or other tokens than an open run.
     Edited(Edited),
 }
@@ -29,10 +32,24 @@ pub struct Edited {
     pub sequence: usize,
     /// The number of passes that the open run has.
     pub passes: usize,
+    /// Name of its precision.
+    pub precision: Option<String>,
 }
 
-/// Function that begins another run, given its number.
-pub type RunStarter = Box<dyn FnMut(Run, NewRun) -> Result<Box<dyn Source>>>;
+/// Function that begins another run, given its number. It returns all sequences of the run.
+pub type RunStarter = Box<dyn FnMut(Run, NewRun) -> Result<Vec<Box<dyn Source>>>>;
+
+/// Maximum number of open runs that scenes began. A further one closes the one that was shown least recently.
+const SCENES: usize = 8;
+
+/// An open run with the setting of a scene.
+#[derive(Debug)]
+struct Known {
+    run: Run,
+    setting: RunSetting,
+    /// Whether a scene began it. Such a run may be closed.
+    of_scene: bool,
+}
 
 /// The open runs and sequences. Each has its own source.
 pub struct Runs {
@@ -42,17 +59,37 @@ pub struct Runs {
     before: Option<usize>,
     opener: Option<Opener>,
     starter: Option<RunStarter>,
+    /// The runs whose setting is known, the one that was shown least recently first.
+    known: Vec<Known>,
+    /// The largest number of a closed run.
+    last: u16,
 }
 
 impl Runs {
     /// A single run, which is shown.
     pub fn new(source: Box<dyn Source>) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: None, starter: None }
+        Self {
+            sources: vec![source],
+            shown: 0,
+            before: None,
+            opener: None,
+            starter: None,
+            known: Vec::new(),
+            last: 0,
+        }
     }
 
     /// A run of several sequences; `source` is the shown one. `opener` begins the others when they are needed.
     pub fn of_sequences(source: Box<dyn Source>, opener: Opener) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), starter: None }
+        Self {
+            sources: vec![source],
+            shown: 0,
+            before: None,
+            opener: Some(opener),
+            starter: None,
+            known: Vec::new(),
+            last: 0,
+        }
     }
 
     /// Adds a function that begins other runs.
@@ -62,9 +99,24 @@ impl Runs {
         self
     }
 
+    /// Adds the setting of the first run, so that a scene with this setting shows it.
+    #[must_use]
+    pub fn with_setting(mut self, setting: RunSetting) -> Self {
+        self.known.push(Known { run: Run::ITSELF, setting, of_scene: false });
+        self
+    }
+
     /// Two runs. The first is shown. The second counts as shown before, so that the two can be compared.
     pub fn side_by_side(a: Box<dyn Source>, b: Box<dyn Source>) -> Self {
-        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, starter: None }
+        Self {
+            sources: vec![a, b],
+            shown: 0,
+            before: Some(1),
+            opener: None,
+            starter: None,
+            known: Vec::new(),
+            last: 0,
+        }
     }
 
     /// Adds a run under the number in its outline.
@@ -93,17 +145,78 @@ impl Runs {
             return Err(Error::usage(match new {
                 NewRun::Prompt(_) => "no other prompt can be run next to a recorded run or a chat",
                 NewRun::Edited(_) => "no edit can be run next to a recorded run or a chat",
+                NewRun::Scene(_) => "no lesson can be run next to a recorded run or a chat",
             })
             .next("start the tracer with --prompt and --model"));
         };
-        let source = starter(run, new)?;
-        self.add(source);
+        let known = match &new {
+            NewRun::Scene(setting) => Some(Known { run, setting: (**setting).clone(), of_scene: true }),
+            NewRun::Prompt(_) | NewRun::Edited(_) => None,
+        };
+        let sources = starter(run, new)?;
+        self.sources.extend(sources);
+        self.known.extend(known);
+        self.close_scenes();
         Ok(run)
+    }
+
+    /// The runs whose setting is known.
+    pub(super) fn known(&self) -> impl Iterator<Item = (Run, &RunSetting)> {
+        self.known.iter().map(|known| (known.run, &known.setting))
+    }
+
+    /// Returns whether other runs can be begun.
+    pub fn can_begin(&self) -> bool {
+        self.starter.is_some()
+    }
+
+    /// The open run with this setting. It may have more passes.
+    pub(super) fn with(&mut self, wanted: &RunSetting) -> Option<Run> {
+        let fits = |known: &Known| {
+            let RunSetting { passes, .. } = known.setting;
+            passes >= wanted.passes && RunSetting { passes, ..wanted.clone() } == known.setting
+        };
+        let known = self.known.remove(self.known.iter().position(fits)?);
+        let run = known.run;
+        self.known.push(known);
+        Some(run)
+    }
+
+    /// Closes runs of scenes if there are too many. The shown run and the one that was shown before stay open.
+    fn close_scenes(&mut self) {
+        while self.known.iter().filter(|known| known.of_scene).count() > SCENES {
+            let in_use =
+                [Some(self.shown), self.before].map(|at| at.map(|at| self.sources[at].outline().run));
+            let newest = self.known.last().map(|known| known.run);
+            let closes = |known: &Known| {
+                known.of_scene && Some(known.run) != newest && !in_use.contains(&Some(known.run))
+            };
+            let Some(at) = self.known.iter().position(closes) else { return };
+            self.close(self.known[at].run);
+            self.known.remove(at);
+        }
+    }
+
+    /// Removes the sources of `run`, which is not shown.
+    fn close(&mut self, run: Run) {
+        let keys = |at: usize| {
+            let outline = self.sources[at].outline();
+            (outline.run, outline.sequence)
+        };
+        let (shown, before) = (keys(self.shown), self.before.map(keys));
+        for source in self.sources.iter_mut().filter(|source| source.outline().run == run) {
+            source.stop();
+        }
+        self.sources.retain(|source| source.outline().run != run);
+        self.last = self.last.max(run.0);
+        self.shown = self.position(shown.0, shown.1).unwrap_or(0);
+        self.before = before.and_then(|(run, sequence)| self.position(run, sequence));
     }
 
     /// The next free run number.
     fn next(&self) -> Result<Run> {
-        let last = self.all().map(|run| run.0).max().unwrap_or(0);
+        // The number of a closed run is not used again, because addresses in the history name it.
+        let last = self.all().map(|run| run.0).max().unwrap_or(0).max(self.last);
         last.checked_add(1).map(Run).ok_or_else(|| Error::usage("there are too many runs"))
     }
 

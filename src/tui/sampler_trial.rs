@@ -54,6 +54,11 @@ impl SamplerTrial {
         self.counts = !self.counts;
     }
 
+    /// Begins a trial of `setting`.
+    pub(super) fn begin(&mut self, setting: Sampling) {
+        self.setting = Some(setting);
+    }
+
     /// Ends the trial; the knob stays chosen.
     pub(super) fn end(&mut self) {
         self.setting = None;

@@ -28,6 +28,9 @@ impl App {
     /// The content of the tensor panel.
     pub fn shown(&self) -> Shown {
         let site = self.place.site();
+        if self.hides_here() {
+            return self.tensor_without_values().map_or(Shown::Pending, Shown::Values);
+        }
         if let Some(reason) = self.answers.failure(site) {
             return Shown::Failed(reason.to_owned());
         }
@@ -44,13 +47,18 @@ impl App {
 
     /// The values of the current step, once they are there.
     pub fn tensor(&self) -> Option<Tensor> {
+        if self.hides_here() {
+            return self.tensor_without_values();
+        }
         let block = self.answers.block(self.place.site(), &self.needed())?;
         Tensor::new(block.clone(), self.place.step).filter(|tensor| tensor.shape() == self.shape())
     }
 
     /// Returns whether a question of this viewer or of the compared one is pending.
     pub fn waits(&self) -> bool {
-        self.answers.waits() || self.other.as_ref().is_some_and(|other| other.waits())
+        self.answers.waits()
+            || self.lesson.as_ref().is_some_and(|lesson| lesson.values.waits())
+            || self.other.as_ref().is_some_and(|other| other.waits())
     }
 
     /// The view of the values: the chosen view, if it fits the step.
@@ -58,7 +66,7 @@ impl App {
         let step = self.place.step;
         let wish =
             if step.over_vocabulary() { self.display.views.vocabulary } else { self.display.views.plain };
-        views::chosen(step, wish)
+        views::chosen(step, if self.hides_here() { self.view_without_values(step, wish) } else { wish })
     }
 
     /// The filter, if it was set on the current step.
@@ -100,6 +108,7 @@ impl App {
         questions.extend(self.derivation_questions());
         questions.extend(self.strip_questions());
         questions.extend(self.search.question());
+        questions.retain(|query| !self.conceals(query));
         questions
     }
 

@@ -9,6 +9,7 @@ use llama_trace_core::trace::{Axis, Region, Step};
 
 use super::app::App;
 use super::filter::Filter;
+use super::hidden::HIDDEN;
 use super::search::{Goal, Matches};
 use super::view::kind;
 
@@ -17,6 +18,9 @@ const AT_ONCE: usize = 1 << 20;
 
 /// Searches for the largest value in the row under the cursor.
 pub(super) fn largest_in_row(app: &mut App) {
+    if app.hides_here() {
+        return app.say(HIDDEN, false);
+    }
     let (cut, shape) = (app.cut(), app.shape());
     let mut region: Vec<Range<usize>> = app.index().iter().map(|&index| index..index + 1).collect();
     let along = cut.columns.unwrap_or(cut.rows);
@@ -33,7 +37,7 @@ fn largest_in(app: &mut App, region: Region) {
 /// When attention is shown for the first time, moves the cursor to the key with the largest weight for the current
 /// query. If the user chose a key, the cursor stays there.
 pub(super) fn open_on_largest_key(app: &mut App) {
-    let Some((key, visible)) = visible_keys(app) else { return };
+    let Some((key, visible)) = visible_keys(app).filter(|_| !app.hides_here()) else { return };
     // A stage that failed is not searched again and again.
     let fails = app.answers.failure(app.place.site()).is_some();
     if app.cursor.keeps_key || app.search.is_scanning() || fails {
@@ -68,12 +72,19 @@ fn visible_keys(app: &App) -> Option<(usize, Range<usize>)> {
 
 /// Searches for the largest value in the tensor.
 pub(super) fn largest_of_all(app: &mut App) {
+    if app.hides_here() {
+        return app.say(HIDDEN, false);
+    }
     let regions = regions(app);
     app.search.start(app.place.site(), regions, Goal::Largest(None));
 }
 
 /// Sets the value under the cursor as the filter, or removes the filter. Returns whether a filter was set.
 pub(super) fn toggle_filter(app: &mut App) -> bool {
+    if app.hides_here() {
+        app.say(HIDDEN, false);
+        return false;
+    }
     if app.filter().is_some() {
         app.search.set_filter(None);
         app.say("all cells are shown again", false);
@@ -98,6 +109,9 @@ pub(super) fn toggle_filter(app: &mut App) -> bool {
 /// Goes to the next cell that the filter accepts (`by` 1) or to the previous one (-1), or counts the accepted cells
 /// (0).
 pub(super) fn next_match(app: &mut App, by: isize) {
+    if app.hides_here() {
+        return app.say(HIDDEN, false);
+    }
     let Some(filter) = app.filter() else {
         app.say("= finds cells like the one under the cursor; + and - go from one to the next", false);
         return;

@@ -13,6 +13,20 @@ pub enum StripValues {
 }
 
 impl StripValues {
+    /// Names of the kinds in options, in the order of the key `T`.
+    pub const NAMES: [&str; 3] = ["tokens", "surprise", "attention"];
+
+    /// The kind with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let kinds = [Self::Nothing, Self::Surprise, Self::Attention];
+        Self::NAMES.iter().zip(kinds).find(|(known, _)| **known == name).map(|(_, kind)| kind)
+    }
+
+    /// Its name in options.
+    pub(super) fn option(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
     /// The next kind.
     pub(super) fn next(self) -> Self {
         match self {

@@ -1,5 +1,7 @@
 //! [`update`]: state and action in, state and effect out. It does no I/O: the event loop executes the [`Effect`].
 
+use llama_trace_core::error::printable;
+use llama_trace_core::lesson::RunSetting;
 use llama_trace_core::trace::{Address, Fork, Run, Status};
 
 use super::action::Action;
@@ -12,14 +14,17 @@ use super::display::Scale;
 use super::edit_keys;
 use super::erase::Erase;
 use super::goto::{self, COMMANDS, Target};
+use super::hidden::HIDDEN;
 use super::history::Spot;
 use super::input::{GotoLine, Mode};
+use super::lesson_keys;
 use super::marks::{self, Mark};
 use super::mouse;
 use super::move_keys::{self, layer, move_cursor, pass, sequence, slice, step};
 use super::panel_state::Focus;
 use super::report::Report;
 use super::runs::NewRun;
+use super::screen_option::{self, ScreenOption};
 use super::search_keys;
 use super::slice::Cut;
 use super::strip_values::StripValues;
@@ -32,7 +37,7 @@ use super::view::sampler::Sampler;
 use super::view_keys;
 
 /// Work for the event loop after an update.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Only draws the screen.
     None,
@@ -46,6 +51,10 @@ pub enum Effect {
     Edits,
     /// Begins another run, and shows it.
     Begin(NewRun),
+    /// Shows the run of a scene. Begins it if no open run has this setting.
+    Scene(Box<RunSetting>),
+    /// Appends the screen as a scene to the file of a lesson.
+    AppendScene,
     /// Goes to an address in another sequence or another run.
     Open(Run, Address),
     /// Writes the current stage to a file.
@@ -97,7 +106,18 @@ pub fn update(app: &mut App, action: Action) -> Effect {
     app.search.cancel();
     let done = action.clone();
     let effect = match &app.input.mode {
-        Mode::Walk => walk(app, &action),
+        Mode::Walk => match lesson_keys::press(app, &action) {
+            Some(effect) => effect,
+            None => walk(app, &action),
+        },
+        Mode::Answer(typed) => {
+            let typed = typed.clone();
+            match action {
+                Action::Redraw => Effect::Redraw,
+                Action::Suspend => Effect::Suspend,
+                action => lesson_keys::type_answer(app, typed, &action),
+            }
+        }
         Mode::Help(line, wanted) => {
             let wanted = wanted.clone();
             help(app, *line, wanted, &action)
@@ -152,6 +172,10 @@ fn take_report(app: &mut App, report: Report) {
                 None => app.settle(),
             }
         }
+        Report::ComparesPrevious => {
+            comparison_keys::with_previous(app);
+            app.settle();
+        }
         Report::Branched(outline) => {
             app.look_at(*outline, true);
             app.sampler.end();
@@ -164,13 +188,19 @@ fn take_report(app: &mut App, report: Report) {
         Report::Edits(list) => app.input.mode = Mode::Edits(list),
         Report::OpensAt(at) => app.progress.opens_at = Some(at),
         Report::Marks(marks) => app.marks = marks,
+        Report::Scene(run) => {
+            if let Some(lesson) = &mut app.lesson {
+                lesson.run = run;
+            }
+        }
+        Report::NoScene(reason) => app.fail_scene(reason),
     }
 }
 
 /// Gives up the place that the command line asked for, once the user has gone to another place or stopped the passes.
 fn cancel_opening(app: &mut App, was: &Spot, effect: &Effect) {
-    use Effect::{Advance, Begin, Branch, Open, Stop};
-    let leaves = matches!(effect, Advance | Branch(_) | Open(..) | Begin(_) | Stop);
+    use Effect::{Advance, Begin, Branch, Open, Scene, Stop};
+    let leaves = matches!(effect, Advance | Branch(_) | Open(..) | Begin(_) | Scene(_) | Stop);
     if !leaves && move_keys::here(app) == *was {
         return;
     }
@@ -298,9 +328,10 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             app.input.mode = Mode::Walk;
             return Effect::None;
         }
-        Action::Submit if goto::comparison_in(&line.text).is_some() => {
-            let text = goto::comparison_in(&line.text).unwrap_or_default().to_owned();
-            match comparison_keys::with(app, &text) {
+        Action::Submit if ScreenOption::in_line(&line.setting(app)).is_some() => {
+            let text = line.setting(app);
+            let Some((option, value)) = ScreenOption::in_line(&text) else { return Effect::None };
+            match screen_option::set(app, option, value) {
                 Ok(()) => {
                     app.input.mode = Mode::Walk;
                     return Effect::None;
@@ -335,6 +366,10 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             Ok(Target::Edits) => {
                 app.input.mode = Mode::Walk;
                 return Effect::Edits;
+            }
+            Ok(Target::Learn) => {
+                app.input.mode = Mode::Walk;
+                return lesson_keys::open_tour(app);
             }
             Ok(Target::Weight(place, row)) => {
                 app.input.mode = Mode::Walk;
@@ -502,6 +537,8 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             }
         }
         Action::Unbound(ref key) => app.say(format!("{key} does nothing here; ? lists the keys"), false),
+        Action::AppendScene => return Effect::AppendScene,
+        Action::Export if app.hides_here() => app.say(HIDDEN, false),
         Action::Export => return Effect::Export,
         Action::Draw => return Effect::Draw,
         Action::Redraw => return Effect::Redraw,
@@ -517,6 +554,9 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         | Action::Complete
         | Action::Submit
         | Action::PlayOn
+        | Action::NextScene
+        | Action::PreviousScene
+        | Action::ChooseAnswer(_)
         | Action::Report(_) => {}
     }
     Effect::None
@@ -546,10 +586,8 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
         Action::Scroll { down, .. } => at.saturating_add_signed(isize::from(down.signum())),
         Action::Explain => {
             app.input.mode = Mode::Walk;
-            if let Some(chapter) = app.notes.chapters.0.get(at.min(last)) {
-                chapter_keys::open(app, chapter);
-            }
-            return Effect::None;
+            let chapter = app.notes.chapters.0.get(at.min(last));
+            return chapter.map_or(Effect::None, |chapter| chapter_keys::open(app, chapter));
         }
         Action::Close | Action::Chapters | Action::Quit | Action::Click(..) => {
             app.input.mode = Mode::Walk;
@@ -615,6 +653,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Begin(other)) => return Effect::Begin(other),
         Ok(Target::Edits) => return Effect::Edits,
+        Ok(Target::Learn) => return lesson_keys::open_tour(app),
         Ok(Target::Weight(place, row)) => derivation_keys::open_weight_row(app, place, row),
         Ok(Target::View(place, view)) => {
             app.go(place);
@@ -626,7 +665,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         }
     }
     if !mark.words.is_empty() {
-        app.say(mark.words, false);
+        app.say(printable(&mark.words), false);
     }
     Effect::None
 }

@@ -90,10 +90,10 @@ fn draw_all(path: &Path, precision: Precision) {
                     continue;
                 }
                 let at = Address { subject: Some(Subject::Step(step)), ..Address::default() };
-                let open = OpenAt { at: Some(at), ..OpenAt::default() };
+                let screen = vec![(ScreenOption::View, view.to_owned())];
+                let open = OpenAt { at: Some(at), screen, ..OpenAt::default() };
                 let still = Snapshot {
                     open: &open,
-                    view: Some(view),
                     chapters: CHAPTERS,
                     theme: Theme::new(Depth::True),
                     drawing: None,

@@ -101,7 +101,8 @@ fn another_prompt_is_a_run_with_the_numbers_of_this_prompt_alone() {
     let mut first = run_to_idle(sequences.open(0).unwrap());
     let begin = |ids: Vec<u32>| starts(&[ids], 2, DEFAULT_MEMORY).remove(0);
     for (number, ids) in [(1, vec![2, 8]), (2, (3..20).collect())] {
-        let mut other = run_to_idle(sequences.another(Run(number), begin(ids.clone()), None).unwrap());
+        let mut other =
+            run_to_idle(sequences.another(Run(number), vec![begin(ids.clone())], None).unwrap().remove(0));
         let (frames, _) = record(&model("gqa"), &ids);
         assert_eq!(other.outline().run, Run(number));
         for (site, frame) in frames.iter().filter(|(site, _)| site.pass < 2) {
@@ -117,7 +118,13 @@ fn another_prompt_is_a_run_with_the_numbers_of_this_prompt_alone() {
     for site in [Site::layer(0, 1, Stage::Softmax), Site::once(1, Stage::Logits)] {
         assert_same(&wait(&mut first, site).unwrap(), &frames[&site]);
     }
-    assert!(sequences.another(Run(3), begin(vec![1 << 30]), None).is_err(), "no such token");
-    let more = (4..40).map(|number| sequences.another(Run(number), begin(vec![1]), None).err());
-    assert!(more.flatten().next().unwrap().to_string().contains("16 other runs"));
+    assert!(sequences.another(Run(3), vec![begin(vec![1 << 30])], None).is_err(), "no such token");
+    let another = |number| sequences.another(Run(number), vec![begin(vec![1])], None);
+    let mut open = Vec::new();
+    let full = (4..40).find_map(|number| another(number).map(|runs| open.extend(runs)).err());
+    assert_eq!(open.len(), 16);
+    assert!(full.unwrap().to_string().contains("16 other runs"));
+    // A closed run makes room for another one.
+    open.pop();
+    assert!(another(40).is_ok());
 }

@@ -17,7 +17,7 @@ use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
 /// A run as the program starts it. The words of an inserted text become tokens of their own.
-fn begin(run: Run, new: NewRun) -> Result<Box<dyn Source>> {
+fn begin(run: Run, new: NewRun) -> Result<Vec<Box<dyn Source>>> {
     let NewRun::Edited(new) = new else { panic!("not a prompt") };
     let mut source = Synthetic::new();
     let label = |id: u32| {
@@ -36,7 +36,7 @@ fn begin(run: Run, new: NewRun) -> Result<Box<dyn Source>> {
         None => source.outline.card.edits = new.edits,
     }
     source.outline.run = run;
-    Ok(Box::new(source))
+    Ok(vec![Box::new(source)])
 }
 
 fn program(size: (u16, u16)) -> Program {

@@ -4,7 +4,7 @@ use llama_trace::config::Precision;
 use llama_trace::error::Error;
 use llama_trace::trace::{Run, Source, TokenLabel};
 use llama_trace::tui::effects;
-use llama_trace::tui::events::action_of;
+use llama_trace::tui::events::{action_of, take_in};
 use llama_trace::tui::runs::{NewRun, Runs};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
@@ -81,12 +81,10 @@ impl Program {
                 Effect::Edits => effects::list_edits(app, runs),
                 Effect::Advance => effects::advance(app, runs.source()),
                 Effect::Begin(new) => effects::begin_run(app, runs, new),
+                Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
                 _ => {}
             }
-            self.runs.poll().unwrap();
-            self.stage.app.sync(self.runs.source());
-            let beside = self.runs.beside(&self.stage.app);
-            self.stage.app.sync_compared(beside);
+            while take_in(&mut self.stage.app, &mut self.runs).unwrap() {}
         }
         self
     }
@@ -543,6 +541,7 @@ fn a_branch_of_a_trace_is_refused_at_once() {
 #[test]
 fn the_go_to_line_runs_another_prompt_and_keeps_the_previous_run() {
     let beginner = |run, other: NewRun| match other {
+        NewRun::Scene(_) => panic!("no scene"),
         NewRun::Prompt(text) if text.is_empty() => Err(Error::prompt("a text of no characters")),
         NewRun::Prompt(text) if text == "nothing" => Err(Error::prompt("the prompt is empty")),
         NewRun::Edited(new) if new.edits == ["L9/h9 off"] => Err(Error::usage("the model has no L9/h9")),
@@ -551,14 +550,14 @@ fn the_go_to_line_runs_another_prompt_and_keeps_the_previous_run() {
             let ids: Vec<u32> = source.outline.passes[0].tokens.iter().map(|token| token.id).collect();
             assert_eq!((new.ids, &new.edits[..]), (ids, &["L0/h1 off".to_owned()][..]));
             (source.outline.run, source.outline.card.without) = (run, vec!["L0/h1".into()]);
-            Ok(Box::new(source) as Box<dyn Source>)
+            Ok(vec![Box::new(source) as Box<dyn Source>])
         }
         NewRun::Prompt(text) => {
             let tokens = text.split(' ').zip(40..).map(|(word, id)| TokenLabel { id, text: word.to_owned() });
             let mut source = Synthetic::with(synthetic::config(), Precision::F32, tokens.collect());
             source.outline.run = run;
             source.outline.passes[0].sampled = None;
-            Ok(Box::new(source) as Box<dyn Source>)
+            Ok(vec![Box::new(source) as Box<dyn Source>])
         }
     };
     let mut program = Program::alone((120, 40));

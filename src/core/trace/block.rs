@@ -95,6 +95,14 @@ impl Block {
         Self { frame, region: Region::whole(&shape), shape }
     }
 
+    /// A block of no values of a stage of `shape`.
+    pub fn without_values(site: Site, shape: Vec<usize>) -> Self {
+        let none = vec![0; shape.len()];
+        let data = FrameData::F32(ArrayD::zeros(IxDyn(&none)));
+        let frame = Arc::new(Frame { site, axes: site.stage.axes(), data });
+        Self { frame, region: Region(vec![0..0; shape.len()]), shape }
+    }
+
     /// Returns whether it has every value of the stage.
     pub fn is_whole(&self) -> bool {
         self.region.count() == self.shape.iter().product::<usize>()

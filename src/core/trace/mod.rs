@@ -22,6 +22,7 @@ pub mod pattern;
 pub mod probe;
 pub mod query;
 pub mod recorder;
+pub mod sampler_options;
 pub mod select;
 pub mod site;
 pub mod sizes;

@@ -178,7 +178,7 @@ impl Live {
         let outline = Outline {
             run: member.run,
             fork: None,
-            setting: None,
+            setting: member.setting,
             sequence: member.sequence,
             sequences: member.sequences,
             recorded: false,

@@ -94,7 +94,8 @@ impl Recorded {
             lock(&self.store).part(sequence, run, fork);
         }
         let turn = Arc::clone(&self.turn);
-        let member = Member { run, sequence, sequences, shares: sequences, turn };
+        let member =
+            Member { run, sequence, sequences, shares: sequences, turn, setting: None, _counted: None };
         let sampler = match sampler(&*self.trace, sequence)? {
             // If the sampler settings are unknown but there is a model, the most likely token is taken.
             None if self.model.is_some() => Some(greedy()?),

@@ -1,14 +1,13 @@
 //! Several sequences of one model. Each is a separate live run, which starts when it is first viewed. A sequence has
 //! the same bits here as in a batch.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::live::{Live, Start};
 use super::serve::Member;
 use super::store::Store;
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::Run;
+use llama_trace_core::trace::{Run, Sampling};
 use llama_trace_engine::model::{KvCache, Model};
 
 /// `MOST` is the largest number of further runs. A further run permanently keeps layer inputs of its first pass, but at
@@ -20,10 +19,12 @@ const SHARES: usize = 8;
 pub struct Sequences {
     model: Arc<Model>,
     starts: Vec<Start>,
+    /// The sampler settings of the first run, if `starts` does not have it.
+    first: Option<Sampling>,
     store: Arc<Mutex<Store>>,
     turn: Arc<Mutex<()>>,
-    /// The number of further runs so far.
-    others: AtomicUsize,
+    /// Each open further run has a copy, so that the copies count these runs.
+    others: Arc<()>,
 }
 
 impl Sequences {
@@ -31,7 +32,7 @@ impl Sequences {
     pub fn new(model: Arc<Model>, starts: Vec<Start>) -> Self {
         let memory = starts.first().map_or(0, |start| start.memory);
         let store = Arc::new(Mutex::new(Store::new(memory)));
-        Self { model, starts, store, turn: Arc::default(), others: AtomicUsize::new(0) }
+        Self { model, starts, first: None, store, turn: Arc::default(), others: Arc::new(()) }
     }
 
     /// The number of sequences.
@@ -64,29 +65,57 @@ impl Sequences {
             start.context = start.context.or_else(|| Some(part()));
         }
         let turn = Arc::clone(&self.turn);
-        let member = Member { run: Run::ITSELF, sequence, sequences, shares: sequences, turn };
+        let member = Member {
+            run: Run::ITSELF,
+            sequence,
+            sequences,
+            shares: sequences,
+            turn,
+            setting: None,
+            _counted: None,
+        };
         Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
     }
 
-    /// Starts a further run, in the same memory budget. It uses the same model, or `model`, which must have the same
-    /// sizes.
+    /// Sequences of another model that share the memory budget and take turns with these.
+    #[must_use]
+    pub fn beside(&self, model: Arc<Model>) -> Self {
+        let (store, turn) = (Arc::clone(&self.store), Arc::clone(&self.turn));
+        let first = self.starts.first().map(|start| start.sampler.sampling());
+        Self { model, starts: Vec::new(), first, store, turn, others: Arc::clone(&self.others) }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Starts a further run with a sequence for each of `starts`, in the same memory budget. It uses the same model, or
+    /// `model`, which must have the same sizes.
     ///
     /// # Errors
     /// The errors of [`Live::start`], and [`Error::Usage`] if there are too many runs.
-    pub fn another(&self, run: Run, mut start: Start, model: Option<Arc<Model>>) -> Result<Live> {
-        let others = self.others.fetch_add(1, Ordering::Relaxed);
-        if others >= MOST {
+    pub fn another(&self, run: Run, starts: Vec<Start>, model: Option<Arc<Model>>) -> Result<Vec<Live>> {
+        if Arc::strong_count(&self.others) > MOST {
             return Err(Error::usage(format!("{MOST} other runs were started already"))
                 .next("restart the tracer with the prompt that you want to see"));
         }
         let model = model.unwrap_or_else(|| Arc::clone(&self.model));
         let Model { config, backend, .. } = &*model;
-        let needed = start.ids.len() + start.draws;
-        let part = || KvCache::part_of_free(config, &**backend, 2).max(needed).min(config.context);
-        // The context that the user gave, if the prompt fits.
-        start.context = start.context.filter(|&tokens| tokens >= needed).or_else(|| Some(part()));
-        let turn = Arc::clone(&self.turn);
-        let member = Member { run, sequence: 0, sequences: 1, shares: SHARES, turn };
-        Live::start_as(member, Arc::clone(&self.store), model, start, Vec::new())
+        let first = self.first.or_else(|| self.starts.first().map(|start| start.sampler.sampling()));
+        let (sequences, counted) = (starts.len(), Arc::new(Arc::clone(&self.others)));
+        let start = |(sequence, mut start): (usize, Start)| {
+            let needed = start.ids.len() + start.draws;
+            let part =
+                || KvCache::part_of_free(config, &**backend, 1 + sequences).max(needed).min(config.context);
+            // The context that the user gave, if the prompt fits.
+            start.context = start.context.filter(|&tokens| tokens >= needed).or_else(|| Some(part()));
+            let (turn, counted) = (Arc::clone(&self.turn), Some(Arc::clone(&counted)));
+            let (own, shares) = (start.sampler.sampling(), SHARES * sequences);
+            let setting = Some(own).filter(|own| first != Some(*own));
+            let member = Member { run, sequence, sequences, shares, turn, setting, _counted: counted };
+            Live::start_as(member, Arc::clone(&self.store), Arc::clone(&model), start, Vec::new())
+        };
+        starts.into_iter().enumerate().map(start).collect()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
-use llama_trace_core::trace::{Answer, Fork, PassDims, Query, Run};
+use llama_trace_core::trace::{Answer, Fork, PassDims, Query, Run, Sampling};
 use llama_trace_engine::generate::Ended;
 
 /// A request from the viewer's side of a run to the worker.
@@ -106,12 +106,24 @@ pub(super) struct Member {
     /// Locked by the worker that computes. The model has only one stop flag, which must reach the right work. Two
     /// workers in parallel would also only share the processor.
     pub(super) turn: Arc<Mutex<()>>,
+    /// The sampler settings of a further run, if they differ from those of the first run.
+    pub(super) setting: Option<Sampling>,
+    /// Held by the sequences of a further run, so that the open further runs can be counted.
+    pub(super) _counted: Option<Arc<Arc<()>>>,
 }
 
 impl Member {
     /// The member of a single run.
     pub(super) fn alone() -> Self {
-        Self { run: Run::ITSELF, sequence: 0, sequences: 1, shares: 1, turn: Arc::default() }
+        Self {
+            run: Run::ITSELF,
+            sequence: 0,
+            sequences: 1,
+            shares: 1,
+            turn: Arc::default(),
+            setting: None,
+            _counted: None,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
+use llama_trace_core::error::printable;
 use llama_trace_core::trace::Axis;
 
 use super::super::action::BINDINGS;
@@ -14,6 +15,7 @@ use super::super::input::Mode;
 use super::super::panel_state::Focus;
 use super::super::text;
 use super::labels;
+use super::lesson;
 use super::paint::{clear, put};
 
 /// The footer, the last line of the screen.
@@ -62,7 +64,7 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     // During a comparison there are keys to close it and to subtract.
     let compared = app.compared().map(|_| {
         let other = if app.comparison.subtracts { ("d", "both") } else { ("d", "difference") };
-        [("c Esc", "close"), other]
+        [(if app.lesson.is_some() { "c" } else { "c Esc" }, "close"), other]
     });
     // A view that is covered by another panel takes no keys.
     let keys = if app.layout().is_some() { app.view().keys() } else { &[] };
@@ -108,6 +110,26 @@ impl Widget for Footer<'_> {
                 ("Esc", "close"),
                 ("?", "help"),
             ]),
+            Mode::Walk if lesson::keys(self.0).is_some() => {
+                let own = lesson::keys(self.0).unwrap_or_default();
+                let mut entries: Vec<(String, String)> = fixed(&own);
+                let presents = self.0.lesson.as_ref().is_some_and(|lesson| lesson.presents);
+                let used: usize =
+                    entries.iter().map(|(keys, word)| text::width(keys) + text::width(word) + 3).sum();
+                let room = usize::from(area.width).saturating_sub(used + 1);
+                if !presents {
+                    let fits = fitting(self.0, room).into_iter();
+                    entries.extend(fits.filter(|(keys, _)| own.iter().all(|(other, _)| other != keys)));
+                }
+                entries
+            }
+            Mode::Answer(typed) => {
+                let mut x = 1 + put(buf, area, 1, 0, "your answer: ", theme.key());
+                x += put(buf, area, x, 0, &printable(typed), theme.strong());
+                x += put(buf, area, x, 0, " ", theme.current());
+                put(buf, area, x, 0, "   Enter checks it · Esc cancels", theme.dim());
+                return;
+            }
             Mode::Walk => fitting(self.0, area.width.into()),
             Mode::Help(..) => fixed(&[("↑ ↓", "scroll"), ("a word", "finds"), ("Esc ?", "close")]),
             Mode::Views(_) => {

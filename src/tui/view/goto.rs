@@ -9,8 +9,9 @@ use llama_trace_core::error::printable;
 use llama_trace_core::trace::Step;
 
 use super::super::app::App;
-use super::super::goto::{comparison_in, edit_in, is_edit, prompt_of, target, token_in, without_in};
+use super::super::goto::{edit_in, is_edit, prompt_of, target, token_in, without_in};
 use super::super::input::GotoLine;
+use super::super::screen_option::ScreenOption;
 use super::super::synonyms::meant;
 use super::super::text;
 use super::labels;
@@ -49,8 +50,11 @@ fn hint(app: &App, text: &str) -> String {
             (Err(wrong), _) => wrong,
         };
     }
-    if comparison_in(text).is_some() {
-        return "Enter compares it with the place on the screen".to_owned();
+    if let Some((option, value)) = ScreenOption::in_line(text) {
+        return match option.check(value) {
+            Err(wrong) if !value.is_empty() => wrong,
+            _ => option.hint().to_owned(),
+        };
     }
     let name = text.split('[').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default().trim();
     let step =
@@ -91,8 +95,10 @@ impl Widget for GotoPopup<'_> {
             () if edit_in(line).is_some() => " this prompt with an edit ",
             () if token_in(line).is_some() => " this prompt with another token ",
             () if without_in(line).is_some() => " this prompt without a part of the model ",
-            () if comparison_in(line).is_some() => " compare with ",
-            () => " go to ",
+            () => match ScreenOption::in_line(line) {
+                Some((option, _)) => option.title(),
+                None => " go to ",
+            },
         };
         let inner = popup(buf, place, title, theme);
         let shown = tail(&printable(&self.line.text), usize::from(inner.width).saturating_sub(4));

@@ -14,6 +14,7 @@ pub fn text_of(app: &App, axis: Axis, index: usize) -> Option<String> {
         Axis::Token => app.token(index).map(|token| token.text.clone()),
         Axis::Key => app.position(index).map(|token| token.text.clone()),
         Axis::Vocab => u32::try_from(index).ok().and_then(|id| app.answers.text(id)).map(str::to_owned),
+        Axis::One if app.hides_next() => None,
         Axis::One => {
             let drawn = app.outline().passes.get(app.place().pass)?.sampled.as_ref();
             drawn.map(|token| token.text.clone())
@@ -78,6 +79,7 @@ pub fn next_token(app: &App) -> (Option<u32>, &'static str) {
     let row = app.cursor.selected.get(Axis::Token, pass.tokens.len());
     match pass.tokens.get(row + 1) {
         Some(next) if app.place().step.axes().contains(&Axis::Token) => (Some(next.id), "came next"),
+        _ if app.hides_next() => (None, "sampled"),
         _ => {
             let picked = app.outline().fork.is_some_and(|fork| fork.pass == app.place().pass);
             (pass.sampled.as_ref().map(|token| token.id), if picked { "picked" } else { "sampled" })

@@ -41,6 +41,7 @@ pub mod layers;
 pub mod layout;
 pub mod legend;
 pub mod lens;
+pub mod lesson;
 pub mod list;
 pub mod markdown;
 pub mod neurons;
@@ -75,6 +76,12 @@ pub const SMALLEST: (u16, u16) = (60, 16);
 
 /// Columns that the tensor needs beside the notes.
 const TENSOR: u16 = 55;
+
+/// Columns that the tensor needs beside the words of a lesson.
+const NARROW: u16 = 36;
+
+/// Minimum and maximum columns of the words of a lesson.
+const WORDS: (u16, u16) = (34, 76);
 
 /// Minimum columns of a derivation beside the tensor.
 const DERIVATION: u16 = 48;
@@ -144,6 +151,15 @@ impl Panels {
         let (outline_width, notes_width) =
             if app.panels.zoomed { (0, 0) } else { (outline_width, notes_width) };
         let outline_width = if app.panels.outline_folded { 0 } else { outline_width };
+        let lesson = app.lesson.as_ref();
+        let presents = lesson.is_some_and(|lesson| lesson.presents);
+        // In a lesson, the words are beside the tensor on every screen that is wide enough for the program's own panels.
+        let notes_width = match lesson {
+            Some(_) if width < 72 || app.panels.zoomed => 0,
+            Some(_) if presents => (width * 9 / 20).clamp(WORDS.0, WORDS.1),
+            Some(_) => (width * 2 / 5).clamp(WORDS.0, WORDS.1),
+            None => notes_width,
+        };
         let notes_width = if app.panels.notes_folded { 0 } else { notes_width };
         // An open derivation takes the place of the notes, with more columns. If there are too few columns, it takes
         // lines of the tensor.
@@ -159,12 +175,15 @@ impl Panels {
         let compares = app.comparison.with.is_some() && (!open || app.comparison.verdict.is_some());
         let notes_width = match (open, compares) {
             (true, false) => derivation_width,
-            (_, true) => 0,
+            (_, true) if lesson.is_none() => 0,
+            (true, true) => 0,
+            (false, true) => notes_width,
             (false, false) => notes_width,
         };
         // The notes are beside the tensor only if the tensor keeps its columns. Otherwise only one of the two is shown
         // at a time.
-        let notes_width = if width < outline_width + notes_width + 2 + TENSOR { 0 } else { notes_width };
+        let least = if lesson.is_some() && !open { NARROW } else { TENSOR };
+        let notes_width = if width < outline_width + notes_width + 2 + least { 0 } else { notes_width };
         let mut panels = Self {
             title: line(0),
             tokens: line(1),
@@ -274,7 +293,7 @@ impl Widget for &App {
         draw(panels.notes, &|area, buf| notes::Notes(self).render(area, buf));
         draw(panels.footer, &|area, buf| footer::Footer(self).render(area, buf));
         match &self.input.mode {
-            Mode::Walk | Mode::Mark | Mode::Return => {}
+            Mode::Walk | Mode::Answer(_) | Mode::Mark | Mode::Return => {}
             Mode::Help(line, wanted) => {
                 help::Help { theme: self.theme, line: *line, wanted }.render(area, buf);
             }

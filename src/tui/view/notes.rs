@@ -14,6 +14,7 @@ use llama_trace_core::trace::{Axis, ModelCard, Stage, Step};
 use super::super::app::App;
 use super::super::text;
 use super::labels;
+use super::lesson;
 use super::markdown;
 use super::paint::{put, put_line};
 
@@ -70,6 +71,9 @@ fn axes(app: &App, axes: &[Axis]) -> String {
 
 /// All lines of the notes on the current step, wrapped to `width` minus one column at either side.
 pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
+    if let Some(words) = lesson::lines(app, width) {
+        return words;
+    }
     let theme = app.theme;
     let (step, card) = (app.place().step, &app.outline().card);
     let mut out = Writer { lines: Vec::new(), width: usize::from(width).saturating_sub(2) };

@@ -86,6 +86,10 @@ impl Widget for TensorPanel<'_> {
         let foot = regions.foot_below(layout.lines(app));
         heading(app, head, &layout, buf);
         let folded = folded(app, area).is_some();
+        if app.view_is_concealed() {
+            put(buf, body, 0, 1, "hidden until the question is answered", app.theme.dim());
+            return;
+        }
         let draw_foot = |buf: &mut Buffer| {
             if folded { tensor_foot::folded(app, foot, buf) } else { app.view().foot(app, foot, buf) }
         };
@@ -109,6 +113,9 @@ impl Widget for TensorPanel<'_> {
             }
             Shown::Values(_) if app.tensor().is_some_and(|tensor| !tensor.is_empty()) => {
                 app.view().render(app, &layout, buf);
+                if app.hides_here() {
+                    hidden(app, &layout, buf);
+                }
                 draw_foot(buf);
             }
             Shown::Values(_) if app.tensor().is_some() => {
@@ -134,6 +141,19 @@ impl Widget for TensorPanel<'_> {
             buf,
         );
     }
+}
+
+/// Draws a question mark in place of each hidden value, and the cursor.
+fn hidden(app: &App, layout: &Layout, buf: &mut Buffer) {
+    layout.each_cell(app, |row, column, x, y| {
+        let wide = usize::from(layout.cell.min(12));
+        match (row, column) == layout.cursor {
+            true if wide < 3 => put(buf, layout.area, x, y, "[]", app.theme.current()),
+            true => put(buf, layout.area, x, y, &text::right("[?]", wide - 1), app.theme.current()),
+            false if wide < 3 => put(buf, layout.area, x, y, "?", app.theme.dim()),
+            false => put(buf, layout.area, x, y, &text::right("? ", wide - 1), app.theme.dim()),
+        };
+    });
 }
 
 /// Draws the view's hint at the bottom, if the values leave room for it.

@@ -13,6 +13,9 @@ use super::labels;
 use super::legend;
 use super::paint::{put, put_fit};
 
+/// What stands in place of a hidden value.
+const HIDDEN: [&str; 3] = [" = ? hidden until the question is answered", " = ? hidden", " = ?"];
+
 /// Draws the four lines of the foot.
 pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
     legend::draw(app, foot, buf);
@@ -88,6 +91,7 @@ fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
                 Piece::whole(edited, app.theme.key()),
             ]
         }
+        None if app.hides_here() => vec![Piece::forms(HIDDEN.map(str::to_owned), app.theme.dim())],
         None => vec![Piece::whole(": not computed", Style::new())],
     };
     Some(Ok((address, value)))

@@ -16,6 +16,7 @@ use super::super::panel_state::Focus;
 use super::super::text;
 use super::super::verdict_keys;
 use super::Panels;
+use super::lesson;
 use super::paint::{put, put_fit};
 
 /// Index of one form in the result of [`drawing`]. The title keeps room for the sampler's setting in this
@@ -180,18 +181,23 @@ impl Widget for Rules<'_> {
         if let Some(filter) = app.filter() {
             middle += &format!(" · {}", filter.words());
         }
+        let notes = lesson::heading(app).unwrap_or_else(|| "notes".to_owned());
         let named = [
             (panels.outline, Some(Focus::Outline), "outline"),
             (panels.middle, Some(Focus::Tensor), &middle),
             (panels.derivation, Some(Focus::Derivation), "where from"),
             (panels.compared, None, &beside),
-            (panels.notes, Some(Focus::Notes), "notes"),
+            (panels.notes, Some(Focus::Notes), &notes),
             (theirs, None, "where from there"),
             (panels.verdict, None, "A against B"),
         ];
         // If only the tensor or the notes fit, `i` shows the other.
         if panels.notes.is_none() || panels.middle.is_none() {
-            let hint = if panels.notes.is_none() { " i: notes " } else { " i: tensor " };
+            let hint = match (panels.notes, &app.lesson) {
+                (Some(_), _) => " i: tensor ",
+                (None, Some(_)) => " i: words ",
+                (None, None) => " i: notes ",
+            };
             put(buf, area, area.width.saturating_sub(text::width(hint) as u16 + 1), 0, hint, theme.dim());
         }
         let whole = app.panels.size;

@@ -62,13 +62,20 @@ fn first(app: &App, width: u16) -> usize {
     back(app.current_position(), width / 2).min(back(count(app), width.saturating_sub(next + NEXT + 1)))
 }
 
-/// The text of the token that was sampled last.
+/// The text of the token that was sampled last; a question mark while a question is open.
 fn drawn(app: &App) -> Option<String> {
+    if app.hides_next() {
+        return Some("?".to_owned());
+    }
     app.outline().passes.last()?.sampled.as_ref().map(|token| shown(&token.text))
 }
 
 /// Number of positions.
 fn count(app: &App) -> usize {
+    if app.hides_next() {
+        // Tokens of later passes were sampled, so that they would give the next token away.
+        return app.dims().keys();
+    }
     app.outline().passes.last().map_or(0, |pass| pass.dims.keys())
 }
 

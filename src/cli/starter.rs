@@ -1,0 +1,197 @@
+//! Starts further runs beside the tracer's first one: of another prompt, with edits, or of a scene of a lesson.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::edited;
+use super::edits::{self, Reading};
+use super::input;
+use super::prompt::{self, Prompt};
+use super::{CpuArgs, ModelArgs, PrecisionName};
+use llama_trace_core::edit::{Edit, Edits, Operand, Origin};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::lesson::{PromptSetting, RunSetting};
+use llama_trace_core::trace::{PassDims, Run, Sampling, Source};
+use llama_trace_engine::generate::Sampler;
+use llama_trace_engine::model::Model;
+use llama_trace_formats::tokenizer::Tokenizer;
+use llama_trace_runs::replay::{Live, Sequences, Start};
+use llama_trace_tui::NewRun;
+
+/// Passes of the run to which an edit may refer.
+pub(super) const MOST_PASSES: usize = 4096;
+
+/// Tokens that a run of a scene can read after its own passes.
+const MORE: usize = 64;
+
+/// The parts that all further runs share.
+pub(super) struct Starter {
+    pub(super) model_args: ModelArgs,
+    pub(super) cpu_args: CpuArgs,
+    pub(super) sequences: Rc<Sequences>,
+    pub(super) sampler: Sampler,
+    pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
+    pub(super) eos: Vec<u32>,
+    /// Tokens to draw without a request.
+    pub(super) draws: usize,
+    pub(super) memory: usize,
+    pub(super) context: Option<usize>,
+    /// The model in other precisions, which scenes asked for.
+    pub(super) others: HashMap<String, Rc<Sequences>>,
+}
+
+impl Starter {
+    /// The start of sequence number `number`.
+    pub(super) fn start(&self, number: u64, ids: Vec<u32>) -> Start {
+        Start {
+            ids,
+            draws: self.draws,
+            sampler: self.sampler.after(number),
+            tokenizer: self.tokenizer.clone(),
+            eos: self.eos.clone(),
+            memory: self.memory,
+            context: self.context,
+        }
+    }
+
+    /// Begins another run, with all its sequences.
+    pub(super) fn begin(&mut self, run: Run, new: NewRun) -> Result<Vec<Box<dyn Source>>> {
+        let live = match new {
+            NewRun::Prompt(text) => {
+                let ids = self.encode(&text)?;
+                self.sequences.another(run, vec![self.start(0, ids)], None)
+            }
+            NewRun::Edited(new) => self.edited(run, new),
+            NewRun::Scene(setting) => self.scene(run, &setting),
+        };
+        Ok(live?.into_iter().map(|live| Box::new(live) as Box<dyn Source>).collect())
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        prompt::encode(text, self.reads(), self.sequences.model().config.context)
+    }
+
+    fn reads(&self) -> Result<&dyn Tokenizer> {
+        self.tokenizer.as_deref().ok_or_else(prompt::no_tokenizer)
+    }
+
+    /// A run like an open one, with other edits or other tokens.
+    fn edited(&self, run: Run, new: llama_trace_tui::Edited) -> Result<Vec<Live>> {
+        let mut ids = new.ids;
+        if let Some((at, text)) = new.insert {
+            ids.splice(at..at, prompt::encode_part(&text, self.reads()?)?);
+        }
+        let start = self.start(new.sequence as u64, ids);
+        let start = Start { draws: self.draws.max(new.passes), ..start };
+        let prompts = [Prompt { text: None, ids: start.ids.clone(), place: None }];
+        // Another run is computed only as far as this one.
+        let most = start.draws;
+        // A run of a scene may have another precision, whose model has its own sequences.
+        let sequences =
+            new.precision.as_ref().and_then(|name| self.others.get(name)).unwrap_or(&self.sequences);
+        let model = self.with_edits(sequences.model(), parsed(&new.edits)?, &prompts, most)?;
+        sequences.another(run, vec![start], Some(Arc::new(model)))
+    }
+
+    /// The run of a scene.
+    fn scene(&mut self, run: Run, setting: &RunSetting) -> Result<Vec<Live>> {
+        let RunSetting { prompts, passes, sampling, precision, edits } = setting;
+        let sampling = match &sampling[..] {
+            [] => Sampling::GREEDY,
+            words => Sampling::GREEDY.changed(&words.join(" ")).map_err(Error::usage)?,
+        };
+        let (sampler, sequences) = (Sampler::new(sampling)?, self.in_precision(precision.as_deref())?);
+        let edits = parsed(edits)?;
+        if let Some(edit) = edits.iter().find(|edit| reads_files(edit)) {
+            return Err(Error::usage("an edit of a lesson reads a file")
+                .at(format!("edit \"{}\"", edit.text))
+                .expected("a number, mean, or cells of this run or of another prompt")
+                .next("a lesson holds no file: write the value itself"));
+        }
+        let prompts = prompts.iter().map(|prompt| match prompt {
+            PromptSetting::Text(text) => {
+                Ok(Prompt { text: Some(text.clone()), ids: self.encode(text)?, place: None })
+            }
+            PromptSetting::Ids(ids) => Ok(Prompt { text: None, ids: ids.clone(), place: None }),
+        });
+        let prompts = prompts.collect::<Result<Vec<Prompt>>>()?;
+        let model = self.with_edits(sequences.model(), edits, &prompts, *passes)?;
+        let most = model.config.context;
+        let starts = (0..).zip(&prompts).map(|(number, prompt)| Start {
+            draws: *passes,
+            sampler: sampler.after(number),
+            // Many scenes may have their own run, so each reserves only what it needs.
+            context: Some((prompt.ids.len() + passes + MORE).min(most)),
+            ..self.start(number, prompt.ids.clone())
+        });
+        sequences.another(run, starts.collect(), Some(Arc::new(model)))
+    }
+
+    /// The sequences of the model in a precision. The model is loaded once.
+    fn in_precision(&mut self, name: Option<&str>) -> Result<Rc<Sequences>> {
+        let own = self.sequences.model().backend.precision().name();
+        let Some(name) = name.filter(|name| *name != own) else { return Ok(Rc::clone(&self.sequences)) };
+        if let Some(known) = self.others.get(name) {
+            return Ok(Rc::clone(known));
+        }
+        let precision = match name {
+            "f32" => PrecisionName::F32,
+            "bf16" => PrecisionName::Bf16,
+            "q8" => PrecisionName::Q8,
+            other => {
+                return Err(Error::usage("there is no such precision")
+                    .expected("f32, bf16 or q8")
+                    .found(format!("`{other}`")));
+            }
+        };
+        let args = ModelArgs { precision: Some(precision), ..self.model_args.clone() };
+        let model = input::reload(&args, &self.cpu_args)?;
+        let sequences = Rc::new(self.sequences.beside(Arc::new(model)));
+        self.others.insert(name.to_owned(), Rc::clone(&sequences));
+        Ok(sequences)
+    }
+
+    /// `model` with these edits instead of its own. A source that names no pass is computed for the first `most` passes
+    /// only.
+    fn with_edits(&self, model: &Model, list: Vec<Edit>, prompts: &[Prompt], most: usize) -> Result<Model> {
+        let context = model.config.context;
+        let passes = prompts.iter().enumerate().flat_map(|(sequence, prompt)| {
+            let tokens = prompt.ids.len();
+            let first = PassDims { pass: 0, start: 0, tokens, ..PassDims::default() };
+            let later = (1..MOST_PASSES).map_while(move |pass| {
+                let start = tokens + pass - 1;
+                (start < context).then_some(PassDims { pass, start, tokens: 1, ..PassDims::default() })
+            });
+            std::iter::once(first).chain(later).map(move |dims| (sequence, dims))
+        });
+        let passes: Vec<_> = passes.collect();
+        let reading = Reading {
+            trace: &|file, sequence| edited::source(&self.model_args, &self.cpu_args, file, sequence),
+            tokenizer: self.tokenizer.as_ref(),
+            prompts,
+            passes: &passes,
+            most,
+        };
+        edits::with(&model.with_edits(Edits::default()), list, &reading)
+    }
+}
+
+fn parsed(edits: &[String]) -> Result<Vec<Edit>> {
+    let parsed = edits
+        .iter()
+        .map(|edit| Edit::parse(edit).map_err(|wrong| Error::usage(wrong).at(format!("edit \"{edit}\""))));
+    parsed.collect()
+}
+
+/// Whether an edit reads a file or a trace.
+fn reads_files(edit: &Edit) -> bool {
+    edit.parts.iter().any(|part| match &part.operand {
+        Operand::MeanOver(_) | Operand::Array(_) => true,
+        Operand::Cells { first, second, .. } => {
+            let sources = std::iter::once(first).chain(second.iter().map(|second| &second.1));
+            sources.into_iter().any(|source| matches!(source.run, Origin::Trace(_)))
+        }
+        Operand::Number(_) | Operand::Input | Operand::Mean => false,
+    })
+}

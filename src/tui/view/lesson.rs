@@ -1,0 +1,120 @@
+//! The words of a lesson's scene, with its question. They are shown in place of the notes.
+
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use llama_trace_core::lesson::Question;
+
+use super::super::app::App;
+use super::super::lesson_state::{Answered, Arrival, LessonState, how};
+use super::super::text;
+use super::markdown;
+
+/// All lines of the words, wrapped to `width` minus one column at either side. Also the number of the line with the
+/// reply; the number of all lines if there is none.
+fn all(app: &App, lesson: &LessonState, width: u16) -> (Vec<Line<'static>>, usize) {
+    let (theme, width) = (app.theme, usize::from(width).saturating_sub(2).max(8));
+    let mut lines = Vec::new();
+    if lesson.at == 0 {
+        lines.extend(
+            text::wrap(&lesson.lesson.title, width)
+                .into_iter()
+                .map(|line| Line::styled(line, theme.heading(false))),
+        );
+        lines.push(Line::default());
+    }
+    if let Arrival::Failed(reason) = &lesson.arrival {
+        let told = format!("This scene cannot be shown: {reason}");
+        lines.extend(text::wrap(&told, width).into_iter().map(|line| Line::styled(line, theme.error())));
+        lines.push(Line::default());
+    }
+    let Some(scene) = lesson.scene() else { return (lines, 0) };
+    lines.extend(markdown::render(&scene.words, width, theme));
+    let Some(question) = &scene.question else {
+        let count = lines.len();
+        return (lines, count);
+    };
+    if lines.last().is_some_and(|line| line.width() > 0) {
+        lines.push(Line::default());
+    }
+    ask(app, question, width, &mut lines);
+    let reply = lines.len();
+    let styled = |content: &str, style: Style| -> Vec<Line<'static>> {
+        text::wrap(content, width).into_iter().map(|line| Line::styled(line, style)).collect()
+    };
+    match lesson.answered() {
+        Answered::Open => match &lesson.reply {
+            Some(reply) => {
+                lines.extend(
+                    markdown::render(reply, width, theme)
+                        .into_iter()
+                        .map(|line| line.patch_style(theme.key())),
+                );
+            }
+            None => lines.extend(styled(how(question.kind), theme.dim())),
+        },
+        answered => {
+            let (verdict, style) = match answered {
+                Answered::Right => ("✓ Right.", theme.strong()),
+                _ => ("The answer:", theme.strong()),
+            };
+            lines.extend(styled(verdict, style));
+            lines.extend(markdown::render(&question.explanation, width, theme));
+        }
+    }
+    (lines, reply)
+}
+
+fn ask(app: &App, question: &Question, width: usize, lines: &mut Vec<Line<'static>>) {
+    let theme = app.theme;
+    let rule = "─".repeat(width.saturating_sub(10));
+    lines.push(Line::from(vec![Span::styled("question ", theme.key()), Span::styled(rule, theme.dim())]));
+    lines.extend(markdown::render(&question.text, width, theme));
+    for (number, choice) in (1..).zip(&question.choices) {
+        let rendered = markdown::render(choice, width.saturating_sub(3), theme);
+        for (at, line) in rendered.into_iter().enumerate() {
+            let mark = if at == 0 { format!("{number}  ") } else { "   ".to_owned() };
+            let mut spans = vec![Span::styled(mark, theme.key())];
+            spans.extend(line.spans);
+            lines.push(Line::from(spans));
+        }
+    }
+}
+
+/// The lines of the words.
+pub(super) fn lines(app: &App, width: u16) -> Option<Vec<Line<'static>>> {
+    let lesson = app.lesson.as_ref()?;
+    Some(all(app, lesson, width).0)
+}
+
+/// The number of the line with the reply to an answer.
+pub fn reply_line(app: &App, width: u16) -> usize {
+    app.lesson.as_ref().map_or(0, |lesson| all(app, lesson, width).1)
+}
+
+/// The heading of the panel: "scene 3 of 15 · question".
+pub(super) fn heading(app: &App) -> Option<String> {
+    let lesson = app.lesson.as_ref()?;
+    let state = match lesson.arrival {
+        Arrival::Waits => " …",
+        _ if lesson.open_question().is_some() => " · question",
+        _ => "",
+    };
+    Some(format!("scene {} of {}{state}", lesson.at + 1, lesson.lesson.scenes.len()))
+}
+
+/// The keys of the footer that come first in a lesson.
+pub(super) fn keys(app: &App) -> Option<Vec<(&'static str, &'static str)>> {
+    use llama_trace_core::lesson::Kind;
+    let lesson = app.lesson.as_ref()?;
+    let mut keys = vec![("Space", "next"), ("Backspace", "back")];
+    if let Some(question) = lesson.open_question() {
+        match question.kind {
+            Kind::Choice => keys.push(("1-9", "answer")),
+            _ => keys.push(("Enter", "answer")),
+        }
+        keys.push(("x", "reveal"));
+    }
+    keys.push(if lesson.presents { ("q", "quit") } else { ("Esc", "leave the lesson") });
+    Some(keys)
+}
