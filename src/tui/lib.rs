@@ -50,6 +50,7 @@ pub mod input;
 #[cfg(feature = "native")]
 pub mod lesson_file;
 mod lesson_keys;
+pub mod lesson_screens;
 mod lesson_state;
 mod lesson_sync;
 mod lesson_values;

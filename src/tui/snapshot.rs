@@ -19,7 +19,7 @@ use super::runs::Runs;
 use super::theme::Theme;
 
 /// Interval at which `check` is called.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// A snapshot to draw.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Snapshot<'_> {
 }
 
 /// Asks the source until every question is answered.
-fn complete(app: &mut App, runs: &mut Runs, check: &mut impl FnMut() -> Result<()>) -> Result<()> {
+pub(super) fn complete(app: &mut App, runs: &mut Runs, check: &mut impl FnMut() -> Result<()>) -> Result<()> {
     loop {
         let news = take_in(app, runs)?;
         let idle = runs.source().status() == Status::Idle

@@ -314,6 +314,8 @@ mod tests {
             (scene("strip: none"), "3: there is no strip `none`"),
             (scene("panels: tensor note"), "3: there is no panel `note`; did you mean notes"),
             (scene("hold: v"), "3: `v` is no axis of the scene's stage: its letters are h, t, k"),
+            (scene("sampling: --temperature hot"), "3: temperature is 0 or more, not `hot`"),
+            (scene("try: warmth 1"), "3: `warmth` is not an option"),
             (scene("compare: nothing"), "3: there is no stage `nothing`"),
             (scene("ids: 1 two"), "3: `two` is no token id"),
             (scene("edit: L0/softmax"), "3: `L0/softmax` has no operation"),

@@ -4,7 +4,7 @@ use super::comments::{Problem, setting, unknown};
 use super::expression::Place;
 use super::{Chosen, CompareSetting, PromptSetting, RunSetting, ScreenSetting};
 use crate::edit::{Edit, Operand, Origin, Source};
-use crate::trace::{Address, Step};
+use crate::trace::{Address, Sampling, Step};
 
 /// Largest number of passes of a run.
 pub const MOST_PASSES: usize = 64;
@@ -146,7 +146,7 @@ impl Settings {
                     place => Some(CompareSetting::Place(compared(place)?)),
                 }
             }
-            "try" => screen.trial = if value == "none" { None } else { Some(options(value)?) },
+            "try" => screen.trial = if value == "none" { None } else { Some(tried(value)?) },
             "strip" => screen.strip = Some(named("strip", value, &STRIPS)?),
             "scale" => screen.scale = Some(named("scale", value, &SCALES)?),
             "panels" => {
@@ -199,11 +199,14 @@ fn passes(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| format!("passes is a number from 1 to {MOST_PASSES}, not `{text}`"))
 }
 
-/// Options of the sampler as words; none for `greedy`.
+/// The options of the sampler that differ from greedy sampling, as words. Equal settings have equal words.
 fn options(text: &str) -> Result<Vec<String>, String> {
-    if text == "greedy" {
-        return Ok(Vec::new());
-    }
+    Ok(Sampling::GREEDY.changed(text)?.options())
+}
+
+/// Options of the sampler that are tried instead of those of the run, as they are written.
+fn tried(text: &str) -> Result<Vec<String>, String> {
+    Sampling::GREEDY.changed(text)?;
     Ok(text.split_whitespace().map(str::to_owned).collect())
 }
 
