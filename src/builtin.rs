@@ -78,6 +78,9 @@ mod tests {
         let files = chat_template::read(&model).unwrap();
         assert!(files.template.unwrap().0.contains("<|start_header_id|>"));
         assert_eq!(files.tokens["bos_token"], "<|begin_of_text|>");
-        assert_eq!((head_fact("induction/layer"), head_fact("induction/nothing"), head_fact("")), (Some(1.0), None, None));
+        assert_eq!(
+            (head_fact("induction/layer"), head_fact("induction/nothing"), head_fact("")),
+            (Some(1.0), None, None)
+        );
     }
 }

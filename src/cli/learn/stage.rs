@@ -10,9 +10,9 @@ use llama_trace_core::lesson::{Lesson, RunSetting};
 use llama_trace_core::stop;
 use llama_trace_picture::Paper;
 use llama_trace_tui as tui;
-use llama_trace_tui::{Facts, OpenLesson, StoreProgress};
 use llama_trace_tui::lesson_screens::LessonScreens;
 use llama_trace_tui::theme::{Depth, Theme};
+use llama_trace_tui::{Facts, OpenLesson, StoreProgress};
 
 /// Opens the lesson in the tracer.
 pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<()> {
@@ -33,8 +33,7 @@ pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<
     step::learn(&run, &args.memory, &args.colours, open, Some(stores(progress, source.clone())))
 }
 
-/// Stores the progress of lessons: of the opened one under the name of its file, of others under their own names. Prints
-/// the first failure when the tracer has ended.
+/// Stores the progress of lessons: of the opened one under the name of its file, of others under their own names.
 fn stores(mut progress: Progress, source: Source) -> StoreProgress {
     StoreProgress(Box::new(move |reached| {
         let key = if reached.slug == source.slug { &source.key } else { &reached.slug };
