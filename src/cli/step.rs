@@ -62,7 +62,7 @@ pub(super) fn learn(
 }
 
 /// The settings of the viewer that do not depend on the place.
-fn setting(args: &RunArgs, colours: &ColourArgs) -> tui::Setting {
+pub(super) fn setting(args: &RunArgs, colours: &ColourArgs) -> tui::Setting {
     tui::Setting {
         chapters: CHAPTERS,
         palette: colours.palette(),
@@ -70,7 +70,7 @@ fn setting(args: &RunArgs, colours: &ColourArgs) -> tui::Setting {
         drawing: Some(drawing(args)),
         tour: Some(TOUR),
         // The facts describe the heads of the built-in model.
-        facts: args.model.model.is_none().then_some(builtin::head_fact as tui::Facts),
+        facts: args.model.model.is_none().then_some(builtin::fact as tui::Facts),
         ..tui::Setting::default()
     }
 }

@@ -50,7 +50,7 @@ fn begin(args: &LearnArgs, lesson: &Lesson) -> Result<(tui::Runs, tui::OpenAt)> 
 
 /// Facts about the heads of the model, if it is the built-in one.
 pub(super) fn facts(args: &LearnArgs) -> Option<Facts> {
-    args.is_built_in().then_some(builtin::head_fact as Facts)
+    args.is_built_in().then_some(builtin::fact as Facts)
 }
 
 /// A lesson whose scenes are shown one after the other, without a terminal.
