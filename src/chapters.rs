@@ -12,6 +12,7 @@ macro_rules! chapters {
 /// Every note, in reading order.
 pub const CHAPTERS: Chapters = chapters! {
     "../chapters/":
+    "00-map-of-the-pass",
     "01-tokens",
     "02-embedding",
     "03-residual-stream",
@@ -46,7 +47,7 @@ pub const CHAPTERS: Chapters = chapters! {
     "32-what-causes-what",
 };
 
-/// The first lesson.
+/// The first lesson. It is not in the list of the chapters.
 pub const TOUR: Chapter = Chapter { slug: "tour", text: include_str!("../chapters/tour.md") };
 
 /// The pages of the manual, in the order of `llama-trace help`. The tracer does not list them.
@@ -65,6 +66,8 @@ pub const MANUAL: Chapters = chapters! {
     "edits",
     "patch",
     "teaching",
+    "learn",
+    "lessons",
     "pictures",
     "export",
     "traces",

@@ -21,6 +21,7 @@ mod help;
 mod hub;
 mod info;
 mod input;
+mod learn;
 mod lens;
 mod log;
 mod memory;
@@ -139,6 +140,8 @@ enum Command {
     Attribute(AttributeArgs),
     /// Show which places of a run carry the answer (patching)
     Patch(PatchArgs),
+    /// List the lessons, or open one in the tracer
+    Learn(learn::LearnArgs),
     /// Talk with the model; each line of a pipe is a turn
     Chat(ChatArgs),
     /// Show the configuration, the tensors and the size of a trace
@@ -250,6 +253,7 @@ impl Cli {
             Some(Command::Lens(args)) => lens::run(&args),
             Some(Command::Attribute(args)) => attribute::run(&args),
             Some(Command::Patch(args)) => patch::run(&args),
+            Some(Command::Learn(args)) => learn::run(&args),
             Some(Command::Chat(args)) => chat::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),

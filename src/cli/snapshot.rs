@@ -21,11 +21,13 @@ use llama_trace_tui::{OpenAt, Runs};
 
 /// Prefix of the temporary folder that is made beside the file.
 const KIND: &str = "snapshot";
+/// The file, for messages.
+const WHAT: &str = "picture";
 
 /// Runs the command.
 pub(super) fn run(args: &SnapshotArgs) -> Result<()> {
     let format = Format::of(&args.out)?;
-    check_free(&args.out, args.force)?;
+    check_free(&args.out, args.force, WHAT)?;
     let (mut runs, open, drawing) = match &args.trace.trace {
         None => {
             let (runs, open, drawing) = args.begin()?;
@@ -45,7 +47,7 @@ pub(super) fn run(args: &SnapshotArgs) -> Result<()> {
     let theme = Theme::new(depth).with(palette, paper);
     let snapshot = Snapshot { open: &open, chapters: CHAPTERS, theme, drawing, size: args.size.0 };
     let screen = snapshot.draw(&mut runs, stop::check)?;
-    write(&args.out, args.force, &picture::encode(&screen, paper, format)?)
+    write(&args.out, args.force, WHAT, &picture::encode(&screen, paper, format)?)
 }
 
 impl SnapshotArgs {
@@ -61,8 +63,8 @@ impl SnapshotArgs {
     }
 }
 
-/// Checks the target path before the run, and again before the picture is moved there.
-fn check_free(path: &Path, force: bool) -> Result<()> {
+/// Checks the target path before the run, and again before the file is moved there. `what` names the file in messages.
+pub(super) fn check_free(path: &Path, force: bool, what: &str) -> Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
         Ok(_) if !force => return Err(taken(path)),
@@ -70,25 +72,23 @@ fn check_free(path: &Path, force: bool) -> Result<()> {
         Ok(about) if about.is_dir() => "a directory",
         Ok(_) => "a link, pipe or device",
     };
-    Err(Error::output("the picture cannot be written there")
+    Err(Error::output(format!("the {what} cannot be written there"))
         .in_file(path)
         .expected("a path that does not exist yet, or with --force a file")
         .found(found)
-        .next("give another --out"))
+        .next("give another path"))
 }
 
 fn taken(path: &Path) -> Error {
-    Error::output("there is a file already")
-        .in_file(path)
-        .next("give another --out, or --force to replace it")
+    Error::output("there is a file already").in_file(path).next("give another path, or --force to replace it")
 }
 
 /// Writes the file as a whole or not at all.
-fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
-    let failed = |error| Error::output("the picture cannot be written").in_file(path).found(error);
+pub(super) fn write(path: &Path, force: bool, what: &str, bytes: &[u8]) -> Result<()> {
+    let failed = |error| Error::output(format!("the {what} cannot be written")).in_file(path).found(error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let written = Scratch::new(folder, KIND).and_then(|scratch| {
-        let whole = scratch.path().join("picture");
+        let whole = scratch.path().join(KIND);
         let mut file = File::create_new(&whole)?;
         file.write_all(bytes)?;
         file.sync_all()?;
@@ -96,7 +96,7 @@ fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
     });
     let moved = |(_scratch, whole)| {
         // Another program may have created the file meanwhile.
-        check_free(path, force)?;
+        check_free(path, force, what)?;
         fs::rename(whole, path).map_err(failed)
     };
     written.map_err(failed).and_then(moved)?;

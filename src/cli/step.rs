@@ -20,6 +20,7 @@ use llama_trace_core::lesson::{PromptSetting, RunSetting};
 use llama_trace_core::trace::Source;
 use llama_trace_engine::generate::sequence;
 use llama_trace_engine::model::kv_cache;
+use llama_trace_picture::Paper;
 use llama_trace_runs::replay::Sequences;
 use llama_trace_tui as tui;
 use llama_trace_tui::lesson_file::LessonFile;
@@ -39,6 +40,24 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours:
         ..setting(args, colours)
     };
     let (runs, open) = begin(args, open, memory)?;
+    tui::run(runs, &open, setting)
+}
+
+/// Opens the tracer on a lesson. `args` is the run of the scene that is shown first.
+pub(super) fn learn(
+    args: &RunArgs,
+    memory: &MemoryArgs,
+    colours: &ColourArgs,
+    lesson: tui::OpenLesson,
+    progress: Option<tui::StoreProgress>,
+) -> Result<()> {
+    tui::require_terminal().map_err(|error| {
+        error.next("`llama-trace learn LESSON --export FILE.html` writes the lesson as a page")
+    })?;
+    // A projector shows dark letters on white better.
+    let paper = if lesson.presents { Paper::Light } else { colours.paper() };
+    let setting = tui::Setting { lesson: Some(lesson), progress, paper, ..setting(args, colours) };
+    let (runs, open) = begin(args, &OpenArgs::default(), memory)?;
     tui::run(runs, &open, setting)
 }
 

@@ -12,7 +12,7 @@
 //! | `<!-- precision: q8 -->` | the arithmetic, as with `--precision`; default f32 |
 //!
 //! Then come the sections `What`, `Why`, `Formula`, `Shapes`, `Look` and `Exercise`. The exercise has its answer in a
-//! `<details>` block.
+//! `<details>` block. The comments `scene` and `ask` make the note a lesson: see [`crate::lesson`].
 //!
 //! **Numbers.** A number of the built-in model is directly followed by a comment with its address: `0.31<!--
 //! p0/L1/softmax[h=2,t=5,k=1] -->`.
@@ -69,12 +69,14 @@ impl Deref for Chapters {
 }
 
 impl Chapters {
-    /// The notes on `step`: first the note about the step itself, then the notes on ideas around it. For a view without
-    /// notes of its own, these are the notes on its stage.
+    /// The notes on `step`: first the note about the step itself, then the notes on ideas around it, and last the map of
+    /// the pass (number 00). For a view without notes of its own, these are the notes on its stage.
     pub fn about(self, step: Step) -> impl Iterator<Item = &'static Chapter> {
         let has = |step: Step| move |chapter: &&Chapter| chapter.steps().any(|other| other == step);
         let own = self.iter().any(|chapter| has(step)(&chapter));
-        self.0.iter().filter(has(if own { step } else { Step::Stage(step.stage()) }))
+        let step = if own { step } else { Step::Stage(step.stage()) };
+        let maps = self.0.iter().take_while(|chapter| chapter.slug.starts_with("00"));
+        self.0.iter().skip(maps.clone().count()).chain(maps).filter(has(step))
     }
 }
 

@@ -108,6 +108,29 @@ pub fn judge(
     Ok(Verdict::Wrong(None))
 }
 
+impl Scene {
+    /// Whether its address, its answer or a hint names a head of `heads.json`, which only the built-in model has.
+    pub fn names_heads(&self) -> bool {
+        let of = |right: &Right| match right {
+            Right::Indices(indices) => indices.iter().any(|(_, text)| names_head(text)),
+            Right::Value { expression, .. } => names_head(expression),
+            Right::Step(_) => false,
+        };
+        let asks = |question: &Question| {
+            of(&question.answer) || question.hints.iter().filter_map(|hint| hint.to.as_ref()).any(of)
+        };
+        names_head(&self.screen.at) || self.question.as_ref().is_some_and(asks)
+    }
+}
+
+/// Whether an address or an expression names a head: `{induction}` or `heads.json/…`.
+fn names_head(text: &str) -> bool {
+    let braces = text.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(inside, _)| inside);
+    let is_name =
+        |inside: &str| !inside.is_empty() && inside.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    text.contains("heads.json/") || braces.into_iter().any(is_name)
+}
+
 impl Question {
     /// The tolerance of a number.
     pub fn tolerance(&self) -> Option<Tolerance> {

@@ -45,6 +45,8 @@ struct Writer {
     mark: Option<String>,
     quotes: usize,
     code: bool,
+    /// The HTML block so far.
+    html: String,
     table: Option<Vec<Vec<String>>>,
 }
 
@@ -60,6 +62,7 @@ impl Writer {
             mark: None,
             quotes: 0,
             code: false,
+            html: String::new(),
             table: None,
         }
     }
@@ -79,12 +82,9 @@ impl Writer {
             Event::Code(content) | Event::InlineMath(content) | Event::DisplayMath(content) => {
                 self.push(&content, self.style().patch(self.theme.code()));
             }
-            Event::Html(html) | Event::InlineHtml(html) => {
-                let content = without_tags(&html);
-                if !content.trim().is_empty() {
-                    self.push(content.trim_end_matches('\n'), self.theme.strong());
-                }
-            }
+            // The lines of a block are events of their own, and a comment may have several lines.
+            Event::Html(html) => self.html.push_str(&html),
+            Event::InlineHtml(html) => self.html_text(&html),
             Event::SoftBreak => self.push(" ", Style::new()),
             Event::HardBreak => self.flush(),
             Event::Rule => {
@@ -93,6 +93,13 @@ impl Writer {
                 self.gap();
             }
             Event::FootnoteReference(_) | Event::TaskListMarker(_) => {}
+        }
+    }
+
+    fn html_text(&mut self, html: &str) {
+        let content = without_tags(html);
+        if !content.trim().is_empty() {
+            self.push(content.trim_end_matches('\n'), self.theme.strong());
         }
     }
 
@@ -164,6 +171,8 @@ impl Writer {
     fn end(&mut self, tag: TagEnd) {
         match tag {
             TagEnd::Paragraph | TagEnd::HtmlBlock => {
+                let html = std::mem::take(&mut self.html);
+                self.html_text(&html);
                 self.flush();
                 if self.lists.is_empty() {
                     self.gap();
@@ -399,6 +408,8 @@ mod tests {
     fn paragraphs_wrap_and_comments_are_hidden() {
         let source = "# Title\n<!-- steps: xq -->\n\nOne **two** `three` four\nfive <!-- p0/xq --> six\n";
         assert_eq!(plain(source, 14), ["Title", "", "One two three", "four five six"]);
+        let source = "Zero.\n\n<!-- scene: p0/tokens\nview: list\n-->\n\n<!-- ask: token\nhint: t=1 | No.\n-->\nWhich?\n";
+        assert_eq!(plain(source, 40), ["Zero.", "", "Which?"]);
     }
 
     #[test]

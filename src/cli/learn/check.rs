@@ -1,0 +1,128 @@
+//! `learn --check`: runs every scene of a lesson, and evaluates every answer.
+
+use std::fmt::Write;
+
+use super::super::shell;
+use super::args::LearnArgs;
+use super::find::Source;
+use super::stage::Walk;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::lesson::{Evaluation, Lesson, Problem, Question, Scene, answer, solution};
+use llama_trace_core::stop;
+
+/// The smallest screen on which a lesson must be readable.
+const SMALLEST: (u16, u16) = (80, 24);
+
+/// The result of checking one lesson.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct Checked {
+    pub(in crate::cli) scenes: usize,
+    pub(in crate::cli) questions: usize,
+    /// Scenes that need facts about the heads of the built-in model, and were left out for another model.
+    pub(in crate::cli) left_out: usize,
+    pub(in crate::cli) problems: Vec<Problem>,
+}
+
+/// Checks lessons, and prints a line for each problem and one for each lesson.
+pub(super) fn run(args: &LearnArgs, sources: &[Source]) -> Result<()> {
+    let (mut all, mut first) = (0, None);
+    for source in sources {
+        let checked = of_text(args, source)?;
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        for Problem { line, what } in &checked.problems {
+            let _ = writeln!(text, "{}:{line}: {what}", source.file);
+        }
+        let Checked { scenes, questions, left_out, problems } = &checked;
+        let _ = write!(
+            text,
+            "{}: {}, {}, ",
+            source.file,
+            counted(*scenes, "scene"),
+            counted(*questions, "question")
+        );
+        if *left_out > 0 {
+            let _ = write!(text, "{left_out} left out because they name heads of the built-in model, ");
+        }
+        let _ = writeln!(text, "{}", counted(problems.len(), "problem"));
+        shell::print(text.as_bytes())?;
+        all += problems.len();
+        if let (None, Some(problem)) = (&first, problems.first()) {
+            first = Some(format!("{}:{}", source.file, problem.line));
+        }
+    }
+    match first {
+        None => Ok(()),
+        Some(place) => {
+            Err(Error::model(format!("the check of the lessons found {}", counted(all, "problem")))
+                .at(place)
+                .next("the lines above name each of them; see `llama-trace help lessons`"))
+        }
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Checks the lesson in a file.
+pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
+    let lesson = match Lesson::parse(&source.slug, &source.text) {
+        Ok(lesson) => lesson,
+        Err(problems) => return Ok(Checked { problems, ..Checked::default() }),
+    };
+    let mut walk = Walk::begin(args, &lesson, SMALLEST)?;
+    let mut checked = Checked { scenes: lesson.scenes.len(), ..Checked::default() };
+    for (at, scene) in lesson.scenes.iter().enumerate() {
+        stop::check()?;
+        checked.questions += usize::from(scene.question.is_some());
+        if !args.is_built_in() && scene.names_heads() {
+            checked.left_out += 1;
+            continue;
+        }
+        match walk.show(at)? {
+            Err(what) => checked.problems.push(Problem { line: scene.line, what: one_line(&what) }),
+            Ok(()) => {
+                walk.screens.draw(&mut walk.runs, true, &mut stop::check)?;
+                if let Some(question) = &scene.question {
+                    answers(&mut walk, scene, question, &mut checked.problems)?;
+                }
+            }
+        }
+    }
+    checked.problems.sort_by_key(|problem| problem.line);
+    Ok(checked)
+}
+
+/// A message of several lines in one line.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
+}
+
+/// Checks the answer of a question, and that each hint is about another answer.
+fn answers(walk: &mut Walk, scene: &Scene, question: &Question, problems: &mut Vec<Problem>) -> Result<()> {
+    let mut problem = |what: String| problems.push(Problem { line: question.line, what });
+    let Walk { screens, runs } = walk;
+    let right = screens.evaluate(runs, &mut stop::check, |world| solution(scene, question, world))?;
+    let right = match right {
+        Ok(solution) => solution.answer,
+        Err(wrong) => {
+            problem(format!("the answer has no value: {wrong}"));
+            return Ok(());
+        }
+    };
+    for (number, hint) in (1..).zip(&question.hints) {
+        let Some(to) = &hint.to else { continue };
+        let wrong = screens.evaluate(runs, &mut stop::check, |world| {
+            answer(scene, question, to, &mut Evaluation::new(world))
+        })?;
+        match wrong {
+            Ok(wrong) if wrong.is(&right, question.tolerance()) => {
+                problem(format!("hint {number} is about the right answer"));
+            }
+            Ok(_) => {}
+            Err(wrong) => problem(format!("hint {number} is about an answer without a value: {wrong}")),
+        }
+    }
+    Ok(())
+}

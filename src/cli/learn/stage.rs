@@ -1,0 +1,75 @@
+//! Runs the scenes of a lesson: in the tracer, or without a terminal.
+
+use super::super::step;
+use super::args::LearnArgs;
+use super::find::Source;
+use super::progress::Progress;
+use crate::builtin;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::lesson::Lesson;
+use llama_trace_core::stop;
+use llama_trace_picture::Paper;
+use llama_trace_tui as tui;
+use llama_trace_tui::lesson_screens::LessonScreens;
+use llama_trace_tui::theme::{Depth, Theme};
+use llama_trace_tui::{Facts, OpenLesson, StoreProgress};
+
+/// Opens the lesson in the tracer.
+pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<()> {
+    let count = lesson.scenes.len();
+    let progress = Progress::open(args.no_progress);
+    let known = progress.of(source, count);
+    let scene = match args.from {
+        Some(from) if from > count => {
+            return Err(Error::usage(format!("the lesson has no scene {from}"))
+                .at("--from")
+                .expected(format!("a number from 1 to {count}")));
+        }
+        Some(from) => from - 1,
+        None => known.resumes(&lesson),
+    };
+    // The first run is the one of the scene, so that no other run is computed first.
+    let run = args.run(&lesson.scenes.get(scene).map(|scene| scene.run.clone()).unwrap_or_default());
+    let open = OpenLesson { answers: known.answers(), lesson, scene, presents: args.present };
+    step::learn(&run, &args.memory, &args.colours, open, Some(stores(progress, source.clone())))
+}
+
+/// Stores the progress of lessons: of the opened one under the name of its file, of others under their own names.
+fn stores(mut progress: Progress, source: Source) -> StoreProgress {
+    StoreProgress(Box::new(move |reached| {
+        let key = if reached.slug == source.slug { &source.key } else { &reached.slug };
+        progress.store(key, reached)
+    }))
+}
+
+/// The runs of the lesson, of which the first is started.
+fn begin(args: &LearnArgs, lesson: &Lesson) -> Result<(tui::Runs, tui::OpenAt)> {
+    let first = lesson.scenes.first().map(|scene| scene.run.clone()).unwrap_or_default();
+    step::begin(&args.run(&first), &LearnArgs::place(), &args.memory)
+}
+
+/// Facts about the heads of the model, if it is the built-in one.
+pub(super) fn facts(args: &LearnArgs) -> Option<Facts> {
+    args.is_built_in().then_some(builtin::fact as Facts)
+}
+
+/// A lesson whose scenes are shown one after the other, without a terminal.
+pub(super) struct Walk {
+    pub(super) screens: LessonScreens,
+    pub(super) runs: tui::Runs,
+}
+
+impl Walk {
+    /// Begins a walk on a light screen of this size.
+    pub(super) fn begin(args: &LearnArgs, lesson: &Lesson, size: (u16, u16)) -> Result<Self> {
+        let (mut runs, _) = begin(args, lesson)?;
+        let theme = Theme::new(Depth::True).with(args.colours.palette(), Paper::Light);
+        let screens = LessonScreens::new(&mut runs, lesson.clone(), theme, size, facts(args));
+        Ok(Self { screens, runs })
+    }
+
+    /// Brings a scene to the screen. Returns the reason if it cannot be shown.
+    pub(super) fn show(&mut self, at: usize) -> Result<std::result::Result<(), String>> {
+        self.screens.show(&mut self.runs, at, &mut stop::check)
+    }
+}
