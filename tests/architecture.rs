@@ -151,7 +151,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "trace",
         ],
     ),
-    ("tui", &["chapters", "edit", "error", "time", "trace"]),
+    ("tui", &["chapters", "edit", "error", "lesson", "time", "trace"]),
 ];
 
 fn src() -> PathBuf {

@@ -23,7 +23,7 @@ pub fn take_in(app: &mut App, runs: &mut Runs) -> Result<bool> {
         news => news?,
     };
     news |= app.sync(runs.source());
-    if std::mem::take(&mut app.comparison.wants_plain) {
+    if app.take_plain() {
         effects::compare_plain(app, runs);
         news = true;
     }

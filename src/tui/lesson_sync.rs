@@ -1,9 +1,11 @@
 //! Brings a scene to the screen once its run and its values are there, and judges answers.
 
+use std::task::Poll;
+
 use llama_trace_core::lesson::{
     self, CompareSetting, Evaluation, Place as Written, ScreenSetting, Unfinished,
 };
-use llama_trace_core::trace::{Address, Outline, Run, Site};
+use llama_trace_core::trace::{Address, Answer, Outline, PassDims, Query, Region, Run, Site, Sizes, Source};
 
 use super::app::App;
 use super::comparison_keys;
@@ -12,10 +14,11 @@ use super::goto;
 use super::hidden::Hidden;
 use super::lesson_keys;
 use super::lesson_state::{Answered, Arrival};
-use super::lesson_values::RunWorld;
+use super::lesson_values::{LessonValues, RunWorld};
 use super::panel_state::{Focus, PanelState};
 use super::runs::Runs;
-use super::screen_option::{self, DEFAULT, ScreenOption};
+use super::screen_option::{DEFAULT, ScreenOption};
+use super::screen_settings;
 use super::strip_values::StripValues;
 
 /// Maximum number of rounds of questions before the screen is drawn.
@@ -99,7 +102,7 @@ impl App {
             return false;
         }
         let facts = self.facts;
-        let source: &dyn llama_trace_core::trace::Source = runs.of(run, 0);
+        let source: &dyn Source = runs.of(run, 0);
         let texts = |id| source.token_text(id);
         let world = RunWorld { outlines: &outlines, values: &lesson.values, texts: &texts, facts };
         if lesson.arrival == Arrival::Waits {
@@ -206,20 +209,20 @@ fn apply(app: &mut App, screen: &ScreenSetting, address: &Address) -> Result<(),
     goto::go(app, &spot);
     let selected = app.cursor.selected;
     if let Some(panels) = &screen.panels {
-        screen_option::set(app, ScreenOption::Panels, &panels.join(" "))?;
+        screen_settings::set(app, ScreenOption::Panels, &panels.join(" "))?;
         if !presents {
             app.panels.notes_folded = false;
         }
     }
     if let Some(view) = &screen.view
-        && let Err(wrong) = screen_option::set(app, ScreenOption::View, &view.value)
+        && let Err(wrong) = screen_settings::set(app, ScreenOption::View, &view.value)
         && !view.inherited
     {
         return Err(wrong);
     }
     app.display.turn = 0;
     if let Some(hold) = &screen.hold
-        && let Err(wrong) = screen_option::set(app, ScreenOption::Hold, &hold.value.to_string())
+        && let Err(wrong) = screen_settings::set(app, ScreenOption::Hold, &hold.value.to_string())
         && !hold.inherited
     {
         return Err(wrong);
@@ -229,18 +232,54 @@ fn apply(app: &mut App, screen: &ScreenSetting, address: &Address) -> Result<(),
     }
     match &screen.compare {
         None => {}
-        Some(CompareSetting::Plain) => screen_option::set(app, ScreenOption::Compare, "plain")?,
-        Some(CompareSetting::Place(place)) => screen_option::set(app, ScreenOption::Compare, place)?,
+        Some(CompareSetting::Plain) => screen_settings::set(app, ScreenOption::Compare, "plain")?,
+        Some(CompareSetting::Place(place)) => screen_settings::set(app, ScreenOption::Compare, place)?,
     }
     if let Some(trial) = &screen.trial {
-        screen_option::set(app, ScreenOption::Try, &trial.join(" "))?;
+        screen_settings::set(app, ScreenOption::Try, &trial.join(" "))?;
     }
     let strip = screen.strip.as_deref().unwrap_or(DEFAULT);
-    screen_option::set(app, ScreenOption::Strip, strip)?;
+    screen_settings::set(app, ScreenOption::Strip, strip)?;
     match &screen.scale {
-        Some(scale) => screen_option::set(app, ScreenOption::Scale, scale)?,
+        Some(scale) => screen_settings::set(app, ScreenOption::Scale, scale)?,
         None => app.display.scale = Scale::Slice,
     }
     app.panels.focus = if app.panels.zoomed { app.panels.focus } else { Focus::Tensor };
     Ok(())
+}
+
+impl LessonValues {
+    /// Asks the sources of `run` for the awaited values. Returns whether some have come.
+    ///
+    /// # Errors
+    /// The reason why a value cannot be had.
+    pub(super) fn ask(&mut self, runs: &mut Runs, run: Run) -> Result<bool, String> {
+        let mut came = false;
+        for site in self.awaited.clone() {
+            let source = runs.of(run, site.sequence);
+            let (sizes, dims) = (source.outline().card.sizes(), dims_of(source, site.pass));
+            let Some(region) = dims.map(|dims| whole(&sizes, dims, site)) else {
+                return Err(format!("there is no pass {}", site.pass));
+            };
+            match source.ask(&Query::Block(Site { run, ..site }, region)) {
+                Poll::Pending => continue,
+                Poll::Ready(Ok(Answer::Block(block))) if block.is_whole() => {
+                    self.frames.insert(site, block.frame);
+                    came = true;
+                }
+                Poll::Ready(Ok(_)) => return Err(format!("{site} is too large to be read whole")),
+                Poll::Ready(Err(error)) => return Err(error.to_string()),
+            }
+            self.awaited.remove(&site);
+        }
+        Ok(came)
+    }
+}
+
+fn dims_of(source: &dyn Source, pass: usize) -> Option<PassDims> {
+    source.outline().passes.get(pass).map(|pass| pass.dims)
+}
+
+fn whole(sizes: &Sizes, dims: PassDims, site: Site) -> Region {
+    Region::whole(&sizes.shape(site.stage.axes(), dims))
 }

@@ -2,20 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::task::Poll;
 
 use llama_trace_core::lesson::{Unfinished, World};
-use llama_trace_core::trace::{
-    Answer, Frame, ModelCard, Outline, PassDims, Query, Region, Run, Site, Sizes, Source,
-};
-
-use super::runs::Runs;
+use llama_trace_core::trace::{Frame, ModelCard, Outline, PassDims, Site};
 
 /// The values that are there, and those that are awaited. Sites name no run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LessonValues {
-    frames: HashMap<Site, Arc<Frame>>,
-    awaited: BTreeSet<Site>,
+    pub(super) frames: HashMap<Site, Arc<Frame>>,
+    pub(super) awaited: BTreeSet<Site>,
     /// The stages that the answer and the hints read, once they are known.
     pub(super) reads: Option<Vec<Site>>,
 }
@@ -70,38 +65,4 @@ impl LessonValues {
             Unfinished::Wrong(wrong) => Err(wrong),
         }
     }
-
-    /// Asks the sources of `run` for the awaited values. Returns whether some have come.
-    ///
-    /// # Errors
-    /// The reason why a value cannot be had.
-    pub(super) fn ask(&mut self, runs: &mut Runs, run: Run) -> Result<bool, String> {
-        let mut came = false;
-        for site in self.awaited.clone() {
-            let source = runs.of(run, site.sequence);
-            let (sizes, dims) = (source.outline().card.sizes(), dims_of(source, site.pass));
-            let Some(region) = dims.map(|dims| whole(&sizes, dims, site)) else {
-                return Err(format!("there is no pass {}", site.pass));
-            };
-            match source.ask(&Query::Block(Site { run, ..site }, region)) {
-                Poll::Pending => continue,
-                Poll::Ready(Ok(Answer::Block(block))) if block.is_whole() => {
-                    self.frames.insert(site, block.frame);
-                    came = true;
-                }
-                Poll::Ready(Ok(_)) => return Err(format!("{site} is too large to be read whole")),
-                Poll::Ready(Err(error)) => return Err(error.to_string()),
-            }
-            self.awaited.remove(&site);
-        }
-        Ok(came)
-    }
-}
-
-fn dims_of(source: &dyn Source, pass: usize) -> Option<PassDims> {
-    source.outline().passes.get(pass).map(|pass| pass.dims)
-}
-
-fn whole(sizes: &Sizes, dims: PassDims, site: Site) -> Region {
-    Region::whole(&sizes.shape(site.stage.axes(), dims))
 }

@@ -45,6 +45,7 @@ pub mod filter;
 pub mod fit;
 pub mod goto;
 mod hidden;
+mod hiding;
 mod history;
 pub mod input;
 #[cfg(feature = "native")]
@@ -73,6 +74,7 @@ pub mod sampler_trial;
 mod scene_text;
 mod screen;
 pub mod screen_option;
+mod screen_settings;
 mod search;
 mod search_keys;
 #[cfg(feature = "native")]

@@ -96,6 +96,11 @@ impl App {
         open != was_open || before != seen(self)
     }
 
+    /// Returns whether the run without the edits must be opened, and forgets it.
+    pub(super) fn take_plain(&mut self) -> bool {
+        std::mem::take(&mut self.comparison.wants_plain)
+    }
+
     /// Closes the second viewer and cancels its questions to `source`.
     pub(super) fn leave_compared(&mut self, source: Option<&mut dyn Source>) {
         if let (Some(mut other), Some(source)) = (self.other.take(), source) {

@@ -8,7 +8,8 @@ use super::app::App;
 use super::derivation_keys;
 use super::goto;
 use super::place::{OpenAt, Walk, present};
-use super::screen_option::{self, ScreenOption};
+use super::screen_option::ScreenOption;
+use super::screen_settings;
 
 /// `number`, if it is below `count`.
 fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize> {
@@ -116,7 +117,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
 fn set_screen(app: &mut App, open: &OpenAt) -> Result<()> {
     let selected = app.cursor.selected;
     for (option, value) in &open.screen {
-        screen_option::set(app, *option, value).map_err(|wrong| wrong_screen(*option, wrong))?;
+        screen_settings::set(app, *option, value).map_err(|wrong| wrong_screen(*option, wrong))?;
     }
     if open.names_token() {
         app.cursor.selected = selected;
@@ -128,7 +129,7 @@ fn set_screen(app: &mut App, open: &OpenAt) -> Result<()> {
 fn check_view(step: Step, open: &OpenAt) -> Result<()> {
     let views = open.screen.iter().filter(|(option, _)| *option == ScreenOption::View);
     for (option, view) in views {
-        screen_option::fits(step, view).map_err(|wrong| wrong_screen(*option, wrong))?;
+        screen_settings::fits(step, view).map_err(|wrong| wrong_screen(*option, wrong))?;
     }
     Ok(())
 }

@@ -8,7 +8,8 @@ use super::comparison::ComparedWith;
 use super::display::Scale;
 use super::edited;
 use super::runs::Runs;
-use super::screen_option::{self, DEFAULT, ScreenOption};
+use super::screen_option::{DEFAULT, ScreenOption};
+use super::screen_settings;
 use super::strip_values::StripValues;
 
 /// The comment of a scene with the screen of `app`. Settings that it would inherit from `last`, the scene before it, are
@@ -101,11 +102,11 @@ fn screen_lines(app: &App, last: &ScreenSetting) -> Vec<String> {
             lines.push(format!("{}: {}", option.name(), now.unwrap_or_else(|| none.to_owned())));
         }
     };
-    let opening = screen_option::fits(step, DEFAULT).ok();
+    let opening = screen_settings::fits(step, DEFAULT).ok();
     let view = app.view().name();
     // An inherited view that does not fit this step falls back to the view with which the step opens.
     let inherited = last.view.as_ref().map(|view| view.value.clone());
-    let effective = inherited.as_deref().and_then(|view| screen_option::fits(step, view).ok()).or(opening);
+    let effective = inherited.as_deref().and_then(|view| screen_settings::fits(step, view).ok()).or(opening);
     if effective != Some(view) {
         add(ScreenOption::View, Some(view.to_owned()), None, DEFAULT);
     }

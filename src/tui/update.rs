@@ -24,7 +24,8 @@ use super::move_keys::{self, layer, move_cursor, pass, sequence, slice, step};
 use super::panel_state::Focus;
 use super::report::Report;
 use super::runs::NewRun;
-use super::screen_option::{self, ScreenOption};
+use super::screen_option::ScreenOption;
+use super::screen_settings;
 use super::search_keys;
 use super::slice::Cut;
 use super::strip_values::StripValues;
@@ -331,7 +332,7 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
         Action::Submit if ScreenOption::in_line(&line.setting(app)).is_some() => {
             let text = line.setting(app);
             let Some((option, value)) = ScreenOption::in_line(&text) else { return Effect::None };
-            match screen_option::set(app, option, value) {
+            match screen_settings::set(app, option, value) {
                 Ok(()) => {
                     app.input.mode = Mode::Walk;
                     return Effect::None;
