@@ -142,6 +142,8 @@ def inside():
     yield "tiktoken", folders["ranks"].encode()
     templates = json.loads((FIXTURES / "chat/python.json").read_text())["cases"]
     yield from (("chat_template", case["template"].encode()) for case in templates)
+    chapters = sorted((HERE.parent / "chapters").glob("*.md"))
+    yield from (("lesson", chapter.read_bytes()) for chapter in chapters)
 
 
 def traces(folder):

@@ -66,6 +66,8 @@ pub const MANUAL: Chapters = chapters! {
     "edits",
     "patch",
     "teaching",
+    "learn",
+    "lessons",
     "pictures",
     "export",
     "traces",

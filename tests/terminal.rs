@@ -8,6 +8,8 @@ mod common;
 mod endings;
 #[path = "terminal/judged.rs"]
 mod judged;
+#[path = "terminal/lessons.rs"]
+mod lessons;
 #[path = "common/pty.rs"]
 mod pty;
 #[path = "terminal/stopping.rs"]

@@ -24,6 +24,8 @@ mod flow;
 mod judged;
 #[path = "tui/lens.rs"]
 mod lens;
+#[path = "tui/lessons.rs"]
+mod lessons;
 #[path = "tui/looking.rs"]
 mod looking;
 #[path = "tui/moving.rs"]

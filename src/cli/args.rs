@@ -189,6 +189,10 @@ pub(super) struct OpenArgs {
     #[arg(long, requires = "step", value_name = "FILE", help_heading = TRACER)]
     pub(super) marks: Option<PathBuf>,
 
+    /// File of a lesson, to which the key W adds scenes
+    #[arg(long, requires = "step", value_name = "FILE", help_heading = TRACER)]
+    pub(super) lesson: Option<PathBuf>,
+
     #[command(flatten)]
     pub(super) screen: ScreenArgs,
 }

@@ -5,7 +5,6 @@ use super::traced::Traced;
 use crate::chapters::CHAPTERS;
 use llama_trace_core::error::Result;
 use llama_trace_tui as tui;
-use llama_trace_tui::marks::Marks;
 
 /// Runs the command.
 pub(super) fn run(args: &OpenTraceArgs) -> Result<()> {
@@ -22,8 +21,7 @@ pub(super) fn run(args: &OpenTraceArgs) -> Result<()> {
         paper: args.colours.paper(),
         file: args.trace.file_name().map(|name| name.to_string_lossy().into_owned()),
         drawing: traced.kept.sampling(),
-        marks: Marks::default(),
-        verdict: None,
+        ..tui::Setting::default()
     };
     let (runs, open) = traced.begin(args.at.as_ref())?;
     let open = tui::OpenAt { screen: args.screen.list(), ..open };

@@ -57,15 +57,7 @@ impl SnapshotArgs {
         let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
         let mut run = self.run.clone();
         run.tokens.get_or_insert(pass.saturating_add(1));
-        let place = OpenArgs {
-            at: self.at.clone(),
-            pass: None,
-            layer: None,
-            stage: None,
-            head: None,
-            marks: None,
-            screen: self.screen.clone(),
-        };
+        let place = OpenArgs { at: self.at.clone(), screen: self.screen.clone(), ..OpenArgs::default() };
         let (runs, open) = step::begin(&run, &place, &self.memory)?;
         Ok((runs, open, drawing(&self.run)))
     }

@@ -1,6 +1,7 @@
 //! `llama-trace --step`: the tracer on a live run.
 
-use crate::chapters::CHAPTERS;
+use crate::builtin;
+use crate::chapters::{CHAPTERS, TOUR};
 use std::collections::HashMap;
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::Path;
@@ -19,8 +20,10 @@ use llama_trace_core::lesson::{PromptSetting, RunSetting};
 use llama_trace_core::trace::Source;
 use llama_trace_engine::generate::sequence;
 use llama_trace_engine::model::kv_cache;
+use llama_trace_picture::Paper;
 use llama_trace_runs::replay::Sequences;
 use llama_trace_tui as tui;
+use llama_trace_tui::lesson_file::LessonFile;
 use llama_trace_tui::marks::Marks;
 
 /// Runs the command.
@@ -31,18 +34,55 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours:
         }
         false => error,
     })?;
-    let marks = open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default();
-    let (runs, open) = begin(args, open, memory)?;
     let setting = tui::Setting {
+        marks: open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default(),
+        lesson_file: open.lesson.as_deref().map(LessonFile::open).transpose()?,
+        ..setting(args, colours)
+    };
+    let (runs, open) = begin(args, open, memory)?;
+    tui::run(runs, &open, setting)
+}
+
+/// Opens the tracer on a lesson. `args` choose the model; the lesson gives the prompts.
+pub(super) fn learn(
+    args: &RunArgs,
+    memory: &MemoryArgs,
+    colours: &ColourArgs,
+    lesson: tui::OpenLesson,
+    progress: Option<tui::StoreProgress>,
+) -> Result<()> {
+    tui::require_terminal().map_err(|error| {
+        error.next("`llama-trace learn LESSON --export FILE.html` writes the lesson as a page")
+    })?;
+    let mut args = args.clone();
+    // The first run is the one of the scene, so that no other run is computed first.
+    if let Some(scene) = lesson.lesson.scenes.get(lesson.scene) {
+        let text = |prompt: &PromptSetting| match prompt {
+            PromptSetting::Text(text) if text != "-" => Some(text.clone()),
+            PromptSetting::Text(_) | PromptSetting::Ids(_) => None,
+        };
+        args.prompt = scene.run.prompts.iter().map(text).collect::<Option<_>>().unwrap_or_default();
+        args.tokens = Some(scene.run.passes);
+    }
+    // A projector shows dark letters on white better.
+    let paper = if lesson.presents { Paper::Light } else { colours.paper() };
+    let setting = tui::Setting { lesson: Some(lesson), progress, paper, ..setting(&args, colours) };
+    let (runs, open) = begin(&args, &OpenArgs::default(), memory)?;
+    tui::run(runs, &open, setting)
+}
+
+/// The settings of the viewer that do not depend on the place.
+fn setting(args: &RunArgs, colours: &ColourArgs) -> tui::Setting {
+    tui::Setting {
         chapters: CHAPTERS,
         palette: colours.palette(),
         paper: colours.paper(),
-        file: None,
         drawing: Some(drawing(args)),
-        marks,
-        verdict: None,
-    };
-    tui::run(runs, &open, setting)
+        tour: Some(TOUR),
+        // The facts describe the heads of the built-in model.
+        facts: args.model.model.is_none().then_some(builtin::head_fact as tui::Facts),
+        ..tui::Setting::default()
+    }
 }
 
 /// Returns whether a text is read from standard input, which the tracer needs for its keys.
@@ -110,13 +150,13 @@ pub(super) fn begin(
     let live = sequences.open(first.unwrap_or(0))?;
     input::say_cut(live.capacity(), context, &config);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-    let setting = setting(args, draws, &prompts)?;
+    let setting = run_setting(args, draws, &prompts)?;
     let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener)).with_setting(setting);
     Ok((runs.with_starter(Box::new(move |run, new| starter.begin(run, new))), open))
 }
 
 /// The setting of the run, as a scene of a lesson writes it.
-fn setting(args: &RunArgs, draws: usize, prompts: &[Prompt]) -> Result<RunSetting> {
+fn run_setting(args: &RunArgs, draws: usize, prompts: &[Prompt]) -> Result<RunSetting> {
     let prompt = |prompt: &Prompt| match &prompt.text {
         Some(text) => PromptSetting::Text(text.clone()),
         None => PromptSetting::Ids(prompt.ids.clone()),

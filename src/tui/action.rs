@@ -323,8 +323,9 @@ bindings! {
     Program Zoom [c('z')] 0 "" "show the panel in focus on the whole screen, and back";
     Program FoldOutline [c('f')] 0 "" "fold the outline, and back";
     Program FoldNotes [c('F')] 0 "" "fold the notes, and back";
-    Program Chapters [c('C')] 0 "" "list the chapters; Enter goes to the stage of the chosen one, and shows its text";
+    Program Chapters [c('C')] 0 "" "list the chapters; Enter runs the chosen one as a lesson on its own prompt: Space is the next scene, Backspace the one before, Esc returns here; /learn is the first lesson";
     Program Answers [c('x')] 0 "" "show or hide the answers of the chapters' exercises";
+    Program AppendScene [c('W')] 0 "" "append this screen as a scene to the lesson of --lesson FILE";
     Program Copy [c('y')] 0 "" "copy the address and the value (with OSC 52, which not every terminal supports)";
     Program Export [c('e')] 9 "export" "export this stage as a .npy file into the current folder";
     Program Draw [c('S')] 0 "" "draw this screen into an .svg file in the current folder";

@@ -165,6 +165,17 @@ impl App {
         self
     }
 
+    /// Mentions the first lesson until the first key.
+    #[cfg(feature = "native")]
+    pub(super) fn greet(&mut self) {
+        if self.starts_runs && self.tour.is_some() {
+            self.say(
+                "New here? /learn shows in 10 minutes how one sentence passes through the model.",
+                false,
+            );
+        }
+    }
+
     /// The progress of the lesson, if it has changed since the last call.
     pub fn take_progress(&mut self) -> Option<LessonProgress> {
         let lesson = self.lesson.as_mut()?;

@@ -1,12 +1,15 @@
 //! Keys of the chapters: `C` lists them, Enter goes to the stage of a chapter, `x` shows the answers of exercises.
 
 use llama_trace_core::chapters::Chapter;
+use llama_trace_core::lesson::Lesson;
 use llama_trace_core::trace::Step;
 
 use super::app::App;
 use super::goto::{self, Target};
+use super::lesson_keys;
 use super::panel_state::Focus;
 use super::place::present;
+use super::update::Effect;
 use super::view::{self, Panels};
 
 /// Minimum number of lines of an answer that are scrolled into sight, including its heading.
@@ -20,8 +23,18 @@ pub(super) fn chapter_here(app: &App) -> usize {
         .unwrap_or(0)
 }
 
+/// Opens `chapter` as a lesson on its own prompt. If no other run can be started here, or the chapter has no scenes, goes
+/// to its first step in this run, and to its text in the notes.
+pub(super) fn open(app: &mut App, chapter: &'static Chapter) -> Effect {
+    match Lesson::parse(chapter.slug, chapter.text) {
+        Ok(lesson) if app.starts_runs => return lesson_keys::open(app, lesson),
+        _ => read(app, chapter),
+    }
+    Effect::None
+}
+
 /// Goes to the first step of `chapter` in this run, and to its text in the notes.
-pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
+fn read(app: &mut App, chapter: &'static Chapter) {
     let there = |step| goto::target(app, Step::name(step));
     let Some(Target::Here(spot)) = chapter.steps().find_map(|step| there(step).ok()) else {
         let why = match chapter.precision() {

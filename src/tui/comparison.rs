@@ -23,6 +23,21 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
+    /// The pinned coordinates as an address to compare with: "L1/xq[h=3]", or "h=3" alone.
+    pub(super) fn option(&self) -> String {
+        let pass = self.pass.map(|pass| format!("p{pass}"));
+        let layer = self.layer.map(|layer| format!("L{layer}"));
+        let step = self.step.map(|step| step.name().to_owned());
+        let path: Vec<String> = [pass, layer, step].into_iter().flatten().collect();
+        let index: Vec<String> =
+            self.index.iter().map(|(axis, at)| format!("{}={at}", axis.index())).collect();
+        match (path.is_empty(), index.is_empty()) {
+            (true, _) => index.join(","),
+            (false, true) => path.join("/"),
+            (false, false) => format!("{}[{}]", path.join("/"), index.join(",")),
+        }
+    }
+
     /// The pinned coordinates as in an address: "L1 h=3".
     pub(super) fn name(&self) -> String {
         let pass = self.pass.map(|pass| format!("p{pass}"));

@@ -12,10 +12,12 @@ use super::edit_keys;
 use super::edit_list::EditList;
 use super::edited;
 use super::goto;
+use super::lesson_keys;
+use super::lesson_state::OpenLesson;
 use super::place::OpenAt;
 use super::report::Report;
 use super::runs::{Edited, NewRun, Runs};
-use super::update::update;
+use super::update::{Effect, update};
 
 /// Hands a report to `app`.
 pub(super) fn report(app: &mut App, report: Report) {
@@ -152,6 +154,13 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
             say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));
         }
         Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// Opens a lesson at the start of the program.
+pub fn open_lesson(app: &mut App, runs: &mut Runs, lesson: OpenLesson) {
+    if let Effect::Scene(setting) = lesson_keys::open_first(app, lesson) {
+        show_scene(app, runs, &setting);
     }
 }
 

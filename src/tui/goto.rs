@@ -29,6 +29,8 @@ pub(super) enum Target {
     Begin(NewRun),
     /// The list of edits.
     Edits,
+    /// The first lesson.
+    Learn,
     /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),
     /// A view, at a step that it can show.
@@ -36,9 +38,9 @@ pub(super) enum Target {
 }
 
 /// The commands of the line. A text follows each of them.
-pub(super) const COMMANDS: [&str; 11] = [
+pub(super) const COMMANDS: [&str; 12] = [
     "compare ", "prompt ", "without ", "edit ", "edits", "view ", "hold ", "try ", "strip ", "scale ",
-    "panels ",
+    "panels ", "learn",
 ];
 
 /// A place and the indices to select there.
@@ -228,6 +230,9 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     }
     if let Some(token) = token_in(text) {
         return edit_keys::with_token(app, token).map(Target::Begin);
+    }
+    if text.trim().trim_start_matches('/') == "learn" {
+        return Ok(Target::Learn);
     }
     if text.trim().trim_start_matches('/') == "edits" {
         return Ok(Target::Edits);

@@ -12,7 +12,7 @@ use super::view::views;
 pub(super) const HIDDEN: &str = "the values are hidden until the question is answered; x shows the answer";
 
 /// Views whose cells can be chosen without their values.
-const WITHOUT_VALUES: [&str; 4] = ["heatmap", "numbers", "list", "heads"];
+const WITHOUT_VALUES: [&str; 3] = ["heatmap", "numbers", "list"];
 
 /// The hidden stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

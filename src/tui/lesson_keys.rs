@@ -1,20 +1,24 @@
 //! Keys of a lesson: Space and Backspace walk through its scenes; Enter, digits and typed text answer its questions.
 
-use llama_trace_core::lesson::Kind;
+use llama_trace_core::lesson::{Given, Kind, Lesson, Verdict};
 use llama_trace_core::trace::Address;
 
 use super::action::Action;
 use super::app::App;
+use super::comparison_keys;
 use super::erase::Erase;
 use super::input::Mode;
-use super::lesson_state::{Answered, Arrival, Before, Given, LessonState, OpenLesson, Reply, how};
-use super::panel_state::Focus;
+use super::lesson_state::{Answered, Arrival, Before, LessonState, OpenLesson, how};
+use super::panel_state::{Focus, PanelState};
 use super::update::Effect;
 use super::user_event::{KeyCode, KeyEvent, KeyModifiers};
 use super::view::{self, Panels};
 
 /// Maximum number of characters of a typed answer.
 const LONGEST: usize = 100;
+
+/// The reply to a wrong answer without a hint.
+const NO_HINT: &str = "Not this one. Try again, or press x to see the answer.";
 
 /// The keys of a presentation, for a message.
 const PRESENTED: &str = "Space: next · Backspace: back · x: show the answer · ↑ ↓: scroll · q twice: quit";
@@ -40,35 +44,69 @@ pub(super) fn of_key(app: &App, event: KeyEvent) -> Option<Action> {
     }
 }
 
-/// Opens a lesson. The program starts the run of its first scene.
-pub(super) fn open(app: &mut App, open: OpenLesson) -> Effect {
-    let address = Address::of(app.place.site(), app.place.step, &app.index());
-    let before = app.lesson.take().map_or_else(
-        || {
+/// Opens a lesson beside the shown run. A lesson that was left before continues where it was left.
+pub(super) fn open(app: &mut App, lesson: Lesson) -> Effect {
+    if app.lesson.as_ref().is_some_and(|open| open.lesson.slug == lesson.slug) {
+        return Effect::None;
+    }
+    let before = match app.lesson.take() {
+        Some(open) => open.before,
+        None => {
+            let address = Address::of(app.place.site(), app.place.step, &app.index());
             let address = Address { run: None, ..address };
             let (run, display, panels) = (app.outline.run, app.display, app.panels);
             Some(Before { run, address, display, panels, strip: app.strip })
-        },
-        |lesson| lesson.before,
-    );
-    let at = open.scene;
-    app.lesson = Some(LessonState::new(open, before));
+        }
+    };
+    let left = app.left.take_if(|left| left.lesson.slug == lesson.slug);
+    let state = match left {
+        Some(left) => LessonState { before, finished: false, ..left },
+        None => LessonState::new(OpenLesson { lesson, ..OpenLesson::default() }, before),
+    };
+    begin(app, state)
+}
+
+/// Opens the lesson with which the program starts.
+pub(super) fn open_first(app: &mut App, open: OpenLesson) -> Effect {
+    begin(app, LessonState::new(open, None))
+}
+
+fn begin(app: &mut App, state: LessonState) -> Effect {
+    let at = state.at;
+    app.lesson = Some(state);
     go(app, at)
+}
+
+/// Opens the first lesson.
+pub(super) fn open_tour(app: &mut App) -> Effect {
+    let lesson = app.tour.map(|tour| Lesson::parse(tour.slug, tour.text));
+    match lesson {
+        Some(Ok(lesson)) if app.starts_runs => open(app, lesson),
+        _ => {
+            app.say("no lesson can be run here: `llama-trace learn` lists the lessons", true);
+            Effect::None
+        }
+    }
 }
 
 /// Leaves the lesson, and returns to the place before it.
 pub(super) fn leave(app: &mut App) -> Effect {
     let Some(mut lesson) = app.lesson.take() else { return Effect::None };
     app.hidden = None;
-    super::comparison_keys::end(app);
+    comparison_keys::end(app);
     app.sampler.end();
-    let before = lesson.before.take();
-    app.say(format!("the lesson is left at scene {}; C lists the lessons", lesson.at + 1), false);
-    app.left = Some(lesson);
-    let Some(before) = before else { return Effect::None };
-    (app.display, app.strip) = (before.display, before.strip);
-    app.panels = super::panel_state::PanelState { size: app.panels.size, ..before.panels };
     app.notes.line = 0;
+    let before = lesson.before.take();
+    let way = if app.tour.is_some_and(|tour| tour.slug == lesson.lesson.slug) { "/learn" } else { "C" };
+    app.say(format!("the lesson is left at scene {}; {way} opens it again", lesson.at + 1), false);
+    app.left = Some(lesson);
+    let size = app.panels.size;
+    let Some(before) = before else {
+        app.panels = PanelState::new((size.width, size.height));
+        return Effect::None;
+    };
+    (app.display, app.strip) = (before.display, before.strip);
+    app.panels = PanelState { size, ..before.panels };
     Effect::Open(before.run, before.address)
 }
 
@@ -93,7 +131,7 @@ pub(super) fn press(app: &mut App, action: &Action) -> Option<Effect> {
         Action::PreviousScene if app.derivation.is_some() => return None,
         Action::PreviousScene => return Some(previous(app)),
         Action::Answers if kind.is_some() => reveal(app),
-        Action::ChooseAnswer(number) => give(app, Given::Typed(number.to_string())),
+        Action::ChooseAnswer(number) => give(app, Given::Choice(usize::from(*number))),
         Action::Quit if presents && !quits => {
             lesson.quits = true;
             app.say("q again quits the presentation", false);
@@ -114,11 +152,7 @@ pub(super) fn press(app: &mut App, action: &Action) -> Option<Effect> {
         Action::Explain if app.panels.focus != Focus::Derivation => match kind? {
             Kind::Number | Kind::Shape => app.input.mode = Mode::Answer(String::new()),
             Kind::Choice => app.say(how(Kind::Choice), false),
-            Kind::Stage => {
-                let names = vec![app.place.step.name().to_owned(), app.view().name().to_owned()];
-                give(app, Given::Step(names));
-            }
-            Kind::Cell | Kind::Token | Kind::Key | Kind::Head | Kind::Layer => give_cursor(app),
+            Kind::Cell | Kind::Token | Kind::Key | Kind::Head | Kind::Layer | Kind::Stage => give_cursor(app),
         },
         Action::Close if app.derivation.is_none() && app.awaits_nothing() => return Some(leave(app)),
         _ => return None,
@@ -145,7 +179,7 @@ pub(super) fn type_answer(app: &mut App, mut typed: String, action: &Action) -> 
         Action::Erase(erase) => typed.truncate(erase.start(&typed)),
         Action::Submit if !typed.trim().is_empty() => {
             app.input.mode = Mode::Walk;
-            give(app, Given::Typed(typed));
+            give(app, Given::Text(typed));
             return Effect::None;
         }
         Action::Submit => {
@@ -171,7 +205,7 @@ fn next(app: &mut App) -> Effect {
             reveal(app);
         } else {
             let text = format!("{} Space shows the answer.", how(kind));
-            lesson.reply = Some(Reply { text, right: false });
+            lesson.reply = Some(text);
             show_end(app);
         }
         return Effect::None;
@@ -212,12 +246,11 @@ fn reveal(app: &mut App) {
     show_end(app);
 }
 
-/// Gives the cell under the cursor as the answer.
+/// Gives the place under the cursor as the answer.
 fn give_cursor(app: &mut App) {
-    let axes = app.place.step.axes();
-    let mut at: Vec<(char, usize)> = axes.iter().map(|axis| axis.index()).zip(app.index()).collect();
-    at.extend(app.place.layer.map(|layer| ('L', layer)));
-    give(app, Given::Cursor(at));
+    let (step, layer) = (app.place.step, app.place.layer);
+    let index = step.axes().iter().map(|axis| axis.index()).zip(app.index()).collect();
+    give(app, Given::Place { step, layer, index });
 }
 
 fn give(app: &mut App, given: Given) {
@@ -227,16 +260,24 @@ fn give(app: &mut App, given: Given) {
 }
 
 /// Takes in the judgement of an answer.
-pub(super) fn take_reply(app: &mut App, reply: Reply) {
+pub(super) fn take_verdict(app: &mut App, verdict: Verdict) {
     let Some(lesson) = &mut app.lesson else { return };
-    if reply.right {
-        lesson.settle(Answered::Right);
-    } else if let Some((_, tries)) = lesson.answers.get_mut(lesson.at) {
-        *tries += 1;
-        lesson.changed = true;
+    let told = match &verdict {
+        Verdict::Right => "right".to_owned(),
+        Verdict::Wrong(hint) => hint.clone().unwrap_or_else(|| NO_HINT.to_owned()),
+        Verdict::Unclear(expected) => expected.clone(),
+    };
+    match verdict {
+        Verdict::Right => lesson.settle(Answered::Right),
+        Verdict::Wrong(_) => {
+            if let Some((_, tries)) = lesson.answers.get_mut(lesson.at) {
+                *tries += 1;
+            }
+            lesson.changed = true;
+        }
+        Verdict::Unclear(_) => {}
     }
-    let told = if reply.right { "right" } else { &reply.text }.to_owned();
-    lesson.reply = Some(reply);
+    lesson.reply = Some(told.clone());
     app.hide();
     if Panels::new(app).notes.is_none() {
         app.say(told, false);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use llama_trace_core::lesson::{Kind, Lesson, Question, RunSetting, Scene, ScreenSetting};
+use llama_trace_core::lesson::{Given, Kind, Lesson, Question, RunSetting, Scene, ScreenSetting};
 use llama_trace_core::trace::{Address, Run};
 
 use super::display::Display;
@@ -12,7 +12,7 @@ use super::place::Place;
 use super::strip_values::StripValues;
 
 /// A lesson to open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenLesson {
     /// The lesson.
     pub lesson: Lesson,
@@ -60,24 +60,6 @@ pub(super) enum Arrival {
     Failed(String),
 }
 
-/// An answer that is not judged yet.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Given {
-    /// The indices at the cursor, by their letters; `L` is the layer.
-    Cursor(Vec<(char, usize)>),
-    /// The names of the step and its view.
-    Step(Vec<String>),
-    /// A typed number or shape, or the number of a choice.
-    Typed(String),
-}
-
-/// The reply to an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reply {
-    pub(super) text: String,
-    pub(super) right: bool,
-}
-
 /// The screen before the lesson, to return to.
 #[derive(Clone, Debug)]
 pub(super) struct Before {
@@ -103,7 +85,8 @@ pub(super) struct LessonState {
     pub(super) run: Run,
     pub(super) values: LessonValues,
     pub(super) given: Option<Given>,
-    pub(super) reply: Option<Reply>,
+    /// The reply to the last answer, in Markdown.
+    pub(super) reply: Option<String>,
     /// How often Space was pressed on the open question.
     pub(super) nudges: usize,
     pub(super) before: Option<Before>,

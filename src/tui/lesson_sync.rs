@@ -1,6 +1,8 @@
 //! Brings a scene to the screen once its run and its values are there, and judges answers.
 
-use llama_trace_core::lesson::{CompareSetting, Evaluation, Place as Written, ScreenSetting, Unfinished};
+use llama_trace_core::lesson::{
+    self, CompareSetting, Evaluation, Place as Written, ScreenSetting, Unfinished,
+};
 use llama_trace_core::trace::{Address, Outline, Run, Site};
 
 use super::app::App;
@@ -8,9 +10,8 @@ use super::comparison_keys;
 use super::display::{Display, Scale};
 use super::goto;
 use super::hidden::Hidden;
-use super::lesson_judge;
 use super::lesson_keys;
-use super::lesson_state::{Arrival, Reply};
+use super::lesson_state::{Answered, Arrival};
 use super::lesson_values::RunWorld;
 use super::panel_state::{Focus, PanelState};
 use super::runs::Runs;
@@ -101,22 +102,25 @@ impl App {
         let source: &dyn llama_trace_core::trace::Source = runs.of(run, 0);
         let texts = |id| source.token_text(id);
         let world = RunWorld { outlines: &outlines, values: &lesson.values, texts: &texts, facts };
-        let mut evaluation = Evaluation::new(&world);
         if lesson.arrival == Arrival::Waits {
             let screen = lesson.screen();
             let address = Written::parse(&screen.at).map_err(Unfinished::Wrong);
-            match address.and_then(|written| evaluation.address(&written)) {
+            match address.and_then(|written| Evaluation::new(&world).address(&written)) {
                 Ok(address) => self.arrive(&screen, &address),
                 Err(unfinished) => self.lack(unfinished),
             }
             return true;
         }
-        if let (Some(question), None) = (lesson.question(), &lesson.values.reads) {
-            match lesson_judge::reads(question, &mut evaluation) {
-                Ok(sites) => {
-                    let sites = sites.into_iter().map(|site| Site { run: Run::ITSELF, ..site }).collect();
+        let Some((scene, question)) =
+            lesson.scene().and_then(|scene| Some((scene, scene.question.as_ref()?)))
+        else {
+            return false;
+        };
+        if lesson.values.reads.is_none() {
+            match lesson::solution(scene, question, &world) {
+                Ok(solution) => {
                     if let Some(lesson) = &mut self.lesson {
-                        lesson.values.reads = Some(sites);
+                        lesson.values.reads = Some(solution.reads);
                     }
                     self.hide();
                     self.settle();
@@ -125,13 +129,13 @@ impl App {
             }
             return true;
         }
-        if let (Some(question), Some(given)) = (lesson.open_question(), &lesson.given) {
-            match lesson_judge::judge(question, given, &mut evaluation) {
-                Ok(reply) => {
+        if let (Some(given), Answered::Open) = (&lesson.given, lesson.answered()) {
+            match lesson::judge(scene, question, given, &world) {
+                Ok(verdict) => {
                     if let Some(lesson) = &mut self.lesson {
                         lesson.given = None;
                     }
-                    lesson_keys::take_reply(self, reply);
+                    lesson_keys::take_verdict(self, verdict);
                     self.settle();
                 }
                 Err(unfinished) => self.lack(unfinished),
@@ -146,7 +150,7 @@ impl App {
         let Some(lesson) = &mut self.lesson else { return };
         let Err(wrong) = lesson.values.lacks(unfinished) else { return };
         if lesson.given.take().is_some() {
-            lesson.reply = Some(Reply { text: wrong, right: false });
+            lesson.reply = Some(wrong);
         } else {
             self.fail_scene(wrong);
         }

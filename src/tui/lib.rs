@@ -47,7 +47,8 @@ pub mod goto;
 mod hidden;
 mod history;
 pub mod input;
-mod lesson_judge;
+#[cfg(feature = "native")]
+pub mod lesson_file;
 mod lesson_keys;
 pub mod lesson_screens;
 mod lesson_state;
@@ -68,6 +69,8 @@ mod progress;
 pub mod report;
 pub mod runs;
 pub mod sampler_trial;
+#[cfg(feature = "native")]
+mod scene_text;
 mod screen;
 pub mod screen_option;
 mod search;
@@ -83,6 +86,8 @@ pub mod tensor;
 #[cfg(feature = "native")]
 pub mod terminal;
 pub mod text;
+#[cfg(feature = "native")]
+mod text_file;
 pub mod theme;
 mod token_strip;
 pub mod update;
@@ -92,7 +97,10 @@ mod verdict_keys;
 pub mod view;
 mod view_keys;
 
-use llama_trace_core::chapters::Chapters;
+use std::fmt;
+
+use llama_trace_core::chapters::{Chapter, Chapters};
+use llama_trace_core::error::Result;
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_picture::Paper;
 
@@ -124,4 +132,24 @@ pub struct Setting {
     pub marks: Marks,
     /// The verdict on two runs that are shown side by side.
     pub verdict: Option<Verdict>,
+    /// The first lesson, which `/learn` opens.
+    pub tour: Option<Chapter>,
+    /// Facts about the model's heads, for lessons; none if the model is not the built-in one.
+    pub facts: Option<Facts>,
+    /// The lesson to open.
+    pub lesson: Option<OpenLesson>,
+    /// The file to which the key `W` appends scenes.
+    #[cfg(feature = "native")]
+    pub lesson_file: Option<lesson_file::LessonFile>,
+    /// Stores the progress of lessons.
+    pub progress: Option<StoreProgress>,
+}
+
+/// Function that stores the progress of a lesson.
+pub struct StoreProgress(pub Box<dyn FnMut(&LessonProgress) -> Result<()>>);
+
+impl fmt::Debug for StoreProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreProgress")
+    }
 }

@@ -6,8 +6,6 @@ mod file;
 
 use std::collections::BTreeMap;
 
-use llama_trace_core::error::printable;
-
 use file::File;
 
 /// A marked place and its note.
@@ -31,15 +29,9 @@ impl Marks {
         self.file.changed(letter);
     }
 
-    /// All marks in a line.
+    /// All marks in a line: letters and addresses. The notes are shown on arrival, because they may answer a question.
     pub(super) fn list(&self) -> String {
-        let all = self.all.iter().map(|(letter, mark)| {
-            let words = match &*printable(&mark.words) {
-                "" => String::new(),
-                words => format!(" ({words})"),
-            };
-            format!("{letter} {}{words}", mark.address)
-        });
+        let all = self.all.iter().map(|(letter, mark)| format!("{letter} {}", mark.address));
         all.collect::<Vec<_>>().join(" · ")
     }
 }

@@ -160,6 +160,16 @@ impl Runs {
         Ok(run)
     }
 
+    /// The runs whose setting is known.
+    pub(super) fn known(&self) -> impl Iterator<Item = (Run, &RunSetting)> {
+        self.known.iter().map(|known| (known.run, &known.setting))
+    }
+
+    /// Returns whether other runs can be begun.
+    pub fn can_begin(&self) -> bool {
+        self.starter.is_some()
+    }
+
     /// The open run with this setting. It may have more passes.
     pub(super) fn with(&mut self, wanted: &RunSetting) -> Option<Run> {
         let fits = |known: &Known| {

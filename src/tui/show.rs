@@ -8,18 +8,20 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::time::Instant;
 use llama_trace_core::trace::{Query, Run, Source, Status};
 use llama_trace_ending as ending;
+use llama_trace_picture::Paper;
 
 use super::action::Action;
 use super::app::{App, Origin};
 use super::events::{action_of, take_in};
 use super::export::{self, Saving};
 use super::input::Mode;
+use super::lesson_file::LessonFile;
 use super::place::OpenAt;
 use super::runs::Runs;
 use super::terminal::{Canvas, Guard, Keys, copy, failed};
 use super::theme::{self, Theme};
 use super::update::{Effect, update};
-use super::{Setting, effects, open};
+use super::{Setting, StoreProgress, effects, open, scene_text};
 
 /// How the viewer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,40 @@ enum Ended {
     Left,
     /// The user quit before the first pass was done.
     Abandoned,
+}
+
+/// What the viewer writes about lessons.
+struct Files {
+    lesson: Option<LessonFile>,
+    progress: Option<StoreProgress>,
+}
+
+impl Files {
+    /// Stores the progress of the lesson, if it has changed. After a failure, no further progress is stored.
+    fn store(&mut self, app: &mut App) -> bool {
+        let Some(progress) = app.take_progress() else { return false };
+        let stored = self.progress.as_mut().map_or(Ok(()), |StoreProgress(store)| store(&progress));
+        let failed = stored.is_err();
+        if let Err(error) = stored {
+            self.progress = None;
+            effects::fail(app, error.to_string());
+        }
+        failed
+    }
+
+    /// Appends the screen as a scene.
+    fn append(&mut self, app: &mut App, runs: &Runs) {
+        let Some(file) = &mut self.lesson else {
+            let words =
+                "W appends the screen as a scene to a lesson; start with --lesson FILE to name its file";
+            return effects::say(app, words);
+        };
+        let scene = scene_text::scene(app, runs, file.last().as_ref());
+        match file.append(&scene) {
+            Ok(number) => effects::say(app, format!("scene {number} was appended to the lesson")),
+            Err(error) => effects::fail(app, error.to_string()),
+        }
+    }
 }
 
 /// How long a drawing waits for values that come almost at once.
@@ -59,17 +95,28 @@ pub fn visit(source: Box<dyn Source>, open: &OpenAt, setting: Setting) -> Result
 fn show(mut runs: Runs, at: &OpenAt, setting: Setting) -> Result<Ended> {
     require_terminal()?;
     let depth = theme::Depth::detect(|name| std::env::var(name).ok());
-    let theme = Theme::new(depth).with(setting.palette, setting.paper);
+    // A projector needs dark text on a light background.
+    let presents = setting.lesson.as_ref().is_some_and(|lesson| lesson.presents);
+    let paper = if presents { Paper::Light } else { setting.paper };
+    let theme = Theme::new(depth).with(setting.palette, paper);
     let mut app = App::new(runs.source().outline().clone(), theme, (80, 24))
         .with_chapters(setting.chapters)
         .with_origin(Origin { file: setting.file, drawing: setting.drawing })
         .with_marks(setting.marks);
+    if runs.can_begin() {
+        app = app.with_lessons(setting.tour, setting.facts);
+    }
     open::open(&mut app, at)?;
     if let Some(verdict) = setting.verdict {
         app.judge(verdict);
     }
+    match setting.lesson {
+        Some(lesson) => effects::open_lesson(&mut app, &mut runs, lesson),
+        None => app.greet(),
+    }
     let guard = Guard::take()?;
-    watch(&mut app, &mut runs, &guard)
+    let files = Files { lesson: setting.lesson_file, progress: setting.progress };
+    watch(&mut app, &mut runs, &guard, files)
 }
 
 /// Checks that there is a terminal to draw on and to read keys from.
@@ -98,7 +145,7 @@ pub fn require_terminal() -> Result<()> {
 /// # Errors
 /// [`Error::Terminal`] if the terminal fails, [`Error::Interrupted`] if a signal asked to stop, and the source's error
 /// if there is nothing to show.
-fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
+fn watch(app: &mut App, runs: &mut Runs, guard: &Guard, mut files: Files) -> Result<Ended> {
     let mut canvas = Canvas::new().map_err(|error| failed(&error))?;
     let keys = Keys::start()?;
     let (mut dirty, mut saving) = (true, None);
@@ -117,6 +164,7 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
             dirty = true;
         }
         dirty |= take_in(app, runs)?;
+        dirty |= files.store(app);
         if dirty {
             wait_shortly(app, runs)?;
         }
@@ -156,7 +204,10 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
             let source = runs.source();
             match if stops { Effect::Stop } else { update(app, action) } {
                 Effect::None => {}
-                Effect::Quit => return Ok(Ended::Left),
+                Effect::Quit => {
+                    files.store(app);
+                    return Ok(Ended::Left);
+                }
                 Effect::Abandon => {
                     source.stop();
                     let stopped = match (source.outline().run, source.outline().sequence) {
@@ -184,7 +235,7 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
                 Effect::Edits => effects::list_edits(app, runs),
                 Effect::Begin(new) => effects::begin_run(app, runs, new),
                 Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
-                Effect::AppendScene => {}
+                Effect::AppendScene => files.append(app, runs),
                 Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
                 Effect::Export => saving = export::save(app, source, Path::new(".")),
                 Effect::Copy(text) => {

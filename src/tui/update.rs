@@ -1,5 +1,6 @@
 //! [`update`]: state and action in, state and effect out. It does no I/O: the event loop executes the [`Effect`].
 
+use llama_trace_core::error::printable;
 use llama_trace_core::lesson::RunSetting;
 use llama_trace_core::trace::{Address, Fork, Run, Status};
 
@@ -366,6 +367,10 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 app.input.mode = Mode::Walk;
                 return Effect::Edits;
             }
+            Ok(Target::Learn) => {
+                app.input.mode = Mode::Walk;
+                return lesson_keys::open_tour(app);
+            }
             Ok(Target::Weight(place, row)) => {
                 app.input.mode = Mode::Walk;
                 derivation_keys::open_weight_row(app, place, row);
@@ -581,10 +586,8 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
         Action::Scroll { down, .. } => at.saturating_add_signed(isize::from(down.signum())),
         Action::Explain => {
             app.input.mode = Mode::Walk;
-            if let Some(chapter) = app.notes.chapters.0.get(at.min(last)) {
-                chapter_keys::open(app, chapter);
-            }
-            return Effect::None;
+            let chapter = app.notes.chapters.0.get(at.min(last));
+            return chapter.map_or(Effect::None, |chapter| chapter_keys::open(app, chapter));
         }
         Action::Close | Action::Chapters | Action::Quit | Action::Click(..) => {
             app.input.mode = Mode::Walk;
@@ -650,6 +653,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Begin(other)) => return Effect::Begin(other),
         Ok(Target::Edits) => return Effect::Edits,
+        Ok(Target::Learn) => return lesson_keys::open_tour(app),
         Ok(Target::Weight(place, row)) => derivation_keys::open_weight_row(app, place, row),
         Ok(Target::View(place, view)) => {
             app.go(place);
@@ -661,7 +665,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         }
     }
     if !mark.words.is_empty() {
-        app.say(mark.words, false);
+        app.say(printable(&mark.words), false);
     }
     Effect::None
 }

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use llama_trace::lesson::{Lesson, PromptSetting};
 use llama_trace::trace::Step;
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
@@ -14,6 +15,8 @@ pub(crate) struct Note {
     pub(crate) title: String,
     pub(crate) steps: Vec<String>,
     pub(crate) run: Run,
+    /// The run of each scene that has another prompt, sampling or precision, with the offset at which the scene begins.
+    scenes: Vec<(usize, Run)>,
     pub(crate) tags: Vec<Tagged>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) sections: Vec<(String, Range<usize>)>,
@@ -80,6 +83,30 @@ impl Note {
         self.sections.iter().find(|(other, _)| other == name).map_or("", |(_, at)| &self.text[at.clone()])
     }
 
+    /// The run that the numbers at `offset` belong to: that of the scene.
+    pub(crate) fn run_at(&self, offset: usize) -> &Run {
+        self.scenes.iter().rfind(|(begins, _)| *begins <= offset).map_or(&self.run, |(_, run)| run)
+    }
+
+    /// Collects the runs of the scenes. A scene with several prompts or with edits has the numbers of the note's run.
+    fn collect_scenes(&mut self) {
+        // Errors in the scenes are found by another test.
+        let Ok(lesson) = Lesson::parse(&self.slug, &self.text) else { return };
+        for scene in lesson.scenes {
+            let begins = self.text.split_inclusive('\n').take(scene.line - 1).map(str::len).sum();
+            let run = match &scene.run.prompts[..] {
+                [PromptSetting::Text(prompt)] if scene.run.edits.is_empty() => Run {
+                    prompt: prompt.clone(),
+                    passes: scene.run.passes.max(self.run.passes),
+                    sampling: scene.run.sampling,
+                    precision: scene.run.precision.unwrap_or_else(|| self.run.precision.clone()),
+                },
+                _ => self.run.clone(),
+            };
+            self.scenes.push((begins, run));
+        }
+    }
+
     /// `slug:line`.
     pub(crate) fn place(&self, offset: usize) -> String {
         format!("{}:{}", self.slug, self.text[..offset].matches('\n').count() + 1)
@@ -101,7 +128,8 @@ impl Note {
         note.title = text.lines().next().unwrap_or_default().trim_start_matches("# ").into();
         let mut prose: Vec<Range<usize>> = Vec::new();
         let (mut heading, mut block) = (None, None);
-        let parser = Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter();
+        let masked = without_scenes(text);
+        let parser = Parser::new_ext(&masked, Options::ENABLE_TABLES).into_offset_iter();
         for (event, at) in parser {
             match event {
                 Event::Start(Tag::Heading { level: HeadingLevel::H2, .. }) => heading = Some(at),
@@ -141,6 +169,7 @@ impl Note {
         for at in prose {
             note.numerals(at);
         }
+        note.collect_scenes();
         note
     }
 
@@ -251,6 +280,21 @@ impl Note {
             }
         }
     }
+}
+
+/// The text with blanks in place of the comments of scenes and questions, which `Lesson::parse` checks.
+fn without_scenes(text: &str) -> String {
+    let (mut masked, mut inside) = (String::with_capacity(text.len()), false);
+    for line in text.split_inclusive('\n') {
+        inside |= line.starts_with("<!-- scene") || line.starts_with("<!-- ask");
+        if inside {
+            masked.extend(line.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }));
+        } else {
+            masked += line;
+        }
+        inside &= !line.contains("-->");
+    }
+    masked
 }
 
 /// Returns whether `offset` is inside a fenced block: the number of fences before it is odd.

@@ -4,7 +4,7 @@ use llama_trace::config::Precision;
 use llama_trace::error::Error;
 use llama_trace::trace::{Run, Source, TokenLabel};
 use llama_trace::tui::effects;
-use llama_trace::tui::events::action_of;
+use llama_trace::tui::events::{action_of, take_in};
 use llama_trace::tui::runs::{NewRun, Runs};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
@@ -81,12 +81,10 @@ impl Program {
                 Effect::Edits => effects::list_edits(app, runs),
                 Effect::Advance => effects::advance(app, runs.source()),
                 Effect::Begin(new) => effects::begin_run(app, runs, new),
+                Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
                 _ => {}
             }
-            self.runs.poll().unwrap();
-            self.stage.app.sync(self.runs.source());
-            let beside = self.runs.beside(&self.stage.app);
-            self.stage.app.sync_compared(beside);
+            while take_in(&mut self.stage.app, &mut self.runs).unwrap() {}
         }
         self
     }

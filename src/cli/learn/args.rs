@@ -31,7 +31,7 @@ pub(in crate::cli) struct LearnArgs {
     #[arg(long, requires = "export")]
     pub(super) force: bool,
 
-    /// Scene to open at, from 1 [default: the first open one]
+    /// Scene to open at [default: the first open]
     #[arg(long, value_name = "N", value_parser = at_least_one, requires = "lesson", conflicts_with_all = ["check", "export"])]
     pub(super) from: Option<usize>,
 
@@ -39,7 +39,7 @@ pub(in crate::cli) struct LearnArgs {
     #[arg(long, conflicts_with_all = ["check", "export"])]
     pub(super) no_progress: bool,
 
-    /// For a class: only the tensor and the words, on white
+    /// For a class: only tensor and words, on white
     #[arg(long, requires = "lesson", conflicts_with_all = ["check", "export"], help_heading = TRACER)]
     pub(super) present: bool,
 

@@ -12,6 +12,7 @@ use llama_trace_core::trace::select::near;
 use llama_trace_formats::files::open_regular;
 
 /// The text of a lesson.
+#[derive(Clone)]
 pub(super) struct Source {
     /// Name of its file, for messages.
     pub(super) file: String,

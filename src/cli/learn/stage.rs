@@ -1,23 +1,21 @@
 //! Runs the scenes of a lesson: in the tracer, or without a terminal.
 
-use super::super::{step, tell};
+use super::super::step;
 use super::args::LearnArgs;
 use super::find::Source;
 use super::progress::Progress;
 use crate::builtin;
-use crate::chapters::CHAPTERS;
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::lesson::Lesson;
+use llama_trace_core::lesson::{Lesson, RunSetting};
 use llama_trace_core::stop;
 use llama_trace_picture::Paper;
 use llama_trace_tui as tui;
-use llama_trace_tui::Facts;
 use llama_trace_tui::lesson_screens::LessonScreens;
 use llama_trace_tui::theme::{Depth, Theme};
+use llama_trace_tui::{Facts, OpenLesson, StoreProgress};
 
 /// Opens the lesson in the tracer.
 pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<()> {
-    tui::require_terminal()?;
     let count = lesson.scenes.len();
     let progress = Progress::open(args.no_progress);
     let known = progress.of(source, count);
@@ -30,15 +28,17 @@ pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<
         Some(from) => from - 1,
         None => known.resumes(&lesson),
     };
-    let (runs, place) = begin(args, &lesson)?;
-    let setting = tui::Setting {
-        chapters: CHAPTERS,
-        palette: args.colours.palette(),
-        paper: if args.present { Paper::Light } else { args.colours.paper() },
-        ..tui::Setting::default()
-    };
-    let _ = (scene, known);
-    tui::run(runs, &place, setting)
+    let open = OpenLesson { answers: known.answers(), lesson, scene, presents: args.present };
+    let run = args.run(&RunSetting::default());
+    step::learn(&run, &args.memory, &args.colours, open, Some(stores(progress, source.clone())))
+}
+
+/// Stores the progress of lessons: of the opened one under the name of its file, of others under their own names.
+fn stores(mut progress: Progress, source: Source) -> StoreProgress {
+    StoreProgress(Box::new(move |reached| {
+        let key = if reached.slug == source.slug { &source.key } else { &reached.slug };
+        progress.store(key, reached)
+    }))
 }
 
 /// The runs of the lesson, of which the first is started.
@@ -49,7 +49,7 @@ fn begin(args: &LearnArgs, lesson: &Lesson) -> Result<(tui::Runs, tui::OpenAt)> 
 
 /// Facts about the heads of the model, if it is the built-in one.
 pub(super) fn facts(args: &LearnArgs) -> Option<Facts> {
-    args.is_built_in().then_some(builtin::fact as Facts)
+    args.is_built_in().then_some(builtin::head_fact as Facts)
 }
 
 /// A lesson whose scenes are shown one after the other, without a terminal.
@@ -71,9 +71,4 @@ impl Walk {
     pub(super) fn show(&mut self, at: usize) -> Result<std::result::Result<(), String>> {
         self.screens.show(&mut self.runs, at, &mut stop::check)
     }
-}
-
-/// Prints that the progress cannot be stored.
-pub(super) fn say_not_stored(error: &Error) {
-    tell(format_args!("warning: the progress is not stored: {error}"));
 }

@@ -1,18 +1,14 @@
 //! The file of marks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use super::super::text_file::TextFile;
 use super::{Mark, Marks, is_letter};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::Address;
 
-/// Maximum size of a file of marks, in bytes.
-const MOST: u64 = 1 << 20;
-/// Maximum length of a chain of symbolic links, as in Linux.
-const MOST_LINKS: usize = 40;
+const FILE: TextFile = TextFile { content: "the marks", name: "a file of marks", option: "--marks FILE" };
 
 /// The file that keeps the marks.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,7 +42,7 @@ impl Marks {
     pub fn open(path: &Path) -> Result<Self> {
         let file = File { path: Some(path.to_owned()), ..File::default() };
         let mut marks = Self { file, ..Self::default() };
-        for (number, line) in (1..).zip(text_of(path)?.unwrap_or_default().lines()) {
+        for (number, line) in (1..).zip(FILE.read(path)?.unwrap_or_default().lines()) {
             if is_for_people(line) {
                 continue;
             }
@@ -68,7 +64,7 @@ impl Marks {
     /// [`Error::Output`] if the file cannot be written, [`Error::Usage`] if it cannot be read.
     pub fn save(&mut self) -> Result<()> {
         let Some(path) = &self.file.path else { return Ok(()) };
-        let text = match text_of(path)? {
+        let text = match FILE.read(path)? {
             Some(text) => text,
             None => {
                 // The file was removed: all marks are written again.
@@ -83,69 +79,11 @@ impl Marks {
             .map(|(l, m)| (*l, m))
             .collect();
         let text = merged(&text, changed);
-        let target = target_of(path);
-        let mut name = target.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let new = target.with_file_name(name);
-        fs::write(&new, &text).and_then(|()| fs::rename(&new, &target)).map_err(|error| {
-            drop(fs::remove_file(&new));
-            Error::output("the marks cannot be written").in_file(path).found(error)
-        })?;
+        FILE.write(path, &text)?;
         self.all = text.lines().filter_map(mark_in).collect();
         self.file.changed.clear();
         Ok(())
     }
-}
-
-/// The text of the file at `path`; none if it does not exist. Only a regular file is opened, because a pipe would block
-/// and a device may have no end.
-fn text_of(path: &Path) -> Result<Option<String>> {
-    let failed = |what: &str| Error::usage(what.to_owned()).in_file(path);
-    let unreadable = |error| {
-        failed("the marks cannot be read")
-            .expected("a text in UTF-8")
-            .found(error)
-            .next("give another file, or one that does not exist yet: --marks FILE")
-    };
-    let about = match fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        about => about.map_err(unreadable)?,
-    };
-    if !about.is_file() {
-        let found = if about.is_dir() { "a directory" } else { "a pipe, socket or device" };
-        return Err(failed("this is not a regular file")
-            .expected("a file of marks on disk, or one that does not exist yet")
-            .found(found)
-            .next("give the path of a file: --marks FILE"));
-    }
-    let mut text = String::new();
-    if about.len() <= MOST {
-        // Reads one byte more than allowed, to notice a file that grows meanwhile.
-        let file = fs::File::open(path).map_err(unreadable)?;
-        file.take(MOST + 1).read_to_string(&mut text).map_err(unreadable)?;
-    }
-    let size = about.len().max(text.len() as u64);
-    if size > MOST {
-        return Err(failed("this is too large to be a file of marks")
-            .expected(format!("at most {MOST} bytes"))
-            .found(format!("{size} bytes"))
-            .next("check that this is the right file"));
-    }
-    // Some editors write a byte-order mark.
-    if text.starts_with('\u{feff}') {
-        text.remove(0);
-    }
-    Ok(Some(text))
-}
-
-/// The file that `path` leads to through symbolic links. It need not exist.
-fn target_of(path: &Path) -> PathBuf {
-    let mut target = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        let Ok(next) = fs::read_link(&target) else { break };
-        target = target.parent().unwrap_or(Path::new("")).join(next);
-    }
-    target
 }
 
 /// `text` with the marks of `changed`. Each mark replaces the line with its letter, or is added at the end. Other lines
@@ -207,6 +145,9 @@ fn read(line: &str) -> std::result::Result<(char, Mark), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::super::super::text_file::MOST;
     use super::*;
 
     #[test]
@@ -307,7 +248,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("marks");
         fs::write(&path, "a p0/tokens look \u{1b}[31mhere\n").unwrap();
-        assert_eq!(Marks::open(&path).unwrap().list(), "a p0/tokens (look \\u{1b}[31mhere)");
+        assert_eq!(Marks::open(&path).unwrap().list(), "a p0/tokens");
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     // During a comparison there are keys to close it and to subtract.
     let compared = app.compared().map(|_| {
         let other = if app.comparison.subtracts { ("d", "both") } else { ("d", "difference") };
-        [("c Esc", "close"), other]
+        [(if app.lesson.is_some() { "c" } else { "c Esc" }, "close"), other]
     });
     // A view that is covered by another panel takes no keys.
     let keys = if app.layout().is_some() { app.view().keys() } else { &[] };

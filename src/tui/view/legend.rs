@@ -211,6 +211,9 @@ fn scale_name(app: &App, span: Span) -> [String; 2] {
 }
 
 fn statistics(app: &App, stats: Option<Stats>, foot: Rect, buf: &mut Buffer) {
+    if app.hides_here() {
+        return;
+    }
     let Some(stats) = stats else {
         put(buf, foot, 0, 1, "computing statistics …", app.theme.dim());
         return;

@@ -46,7 +46,7 @@ fn all(app: &App, lesson: &LessonState, width: u16) -> (Vec<Line<'static>>, usiz
         Answered::Open => match &lesson.reply {
             Some(reply) => {
                 lines.extend(
-                    markdown::render(&reply.text, width, theme)
+                    markdown::render(reply, width, theme)
                         .into_iter()
                         .map(|line| line.patch_style(theme.key())),
                 );

@@ -113,6 +113,9 @@ impl Widget for TensorPanel<'_> {
             }
             Shown::Values(_) if app.tensor().is_some_and(|tensor| !tensor.is_empty()) => {
                 app.view().render(app, &layout, buf);
+                if app.hides_here() {
+                    hidden(app, &layout, buf);
+                }
                 draw_foot(buf);
             }
             Shown::Values(_) if app.tensor().is_some() => {
@@ -138,6 +141,19 @@ impl Widget for TensorPanel<'_> {
             buf,
         );
     }
+}
+
+/// Draws a question mark in place of each hidden value, and the cursor.
+fn hidden(app: &App, layout: &Layout, buf: &mut Buffer) {
+    layout.each_cell(app, |row, column, x, y| {
+        let wide = usize::from(layout.cell.min(12));
+        match (row, column) == layout.cursor {
+            true if wide < 3 => put(buf, layout.area, x, y, "[]", app.theme.current()),
+            true => put(buf, layout.area, x, y, &text::right("[?]", wide - 1), app.theme.current()),
+            false if wide < 3 => put(buf, layout.area, x, y, "?", app.theme.dim()),
+            false => put(buf, layout.area, x, y, &text::right("? ", wide - 1), app.theme.dim()),
+        };
+    });
 }
 
 /// Draws the view's hint at the bottom, if the values leave room for it.

@@ -72,6 +72,10 @@ fn drawn(app: &App) -> Option<String> {
 
 /// Number of positions.
 fn count(app: &App) -> usize {
+    if app.hides_next() {
+        // Tokens of later passes were sampled, so that they would give the next token away.
+        return app.dims().keys();
+    }
     app.outline().passes.last().map_or(0, |pass| pass.dims.keys())
 }
 

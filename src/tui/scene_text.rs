@@ -1,0 +1,162 @@
+//! The screen as a scene of a lesson.
+
+use llama_trace_core::lesson::{CompareSetting, PromptSetting, RunSetting, Scene, ScreenSetting};
+use llama_trace_core::trace::{Address, Outline, Run};
+
+use super::app::App;
+use super::comparison::ComparedWith;
+use super::display::Scale;
+use super::edited;
+use super::runs::Runs;
+use super::screen_option::{self, DEFAULT, ScreenOption};
+use super::strip_values::StripValues;
+
+/// The comment of a scene with the screen of `app`. Settings that it would inherit from `last`, the scene before it, are
+/// left out.
+pub(super) fn scene(app: &App, runs: &Runs, last: Option<&Scene>) -> String {
+    let mut lines = run_lines(&run_setting(app, runs), last.map(|scene| &scene.run));
+    let nothing = ScreenSetting::default();
+    lines.extend(screen_lines(app, last.map_or(&nothing, |scene| &scene.screen)));
+    let address = Address::of(app.place.site(), app.place.step, &app.index());
+    let address = Address { run: None, ..address };
+    match &lines[..] {
+        [] => format!("<!-- scene: {address} -->\n\n"),
+        lines => format!("<!-- scene: {address}\n{}\n-->\n\n", lines.join("\n")),
+    }
+}
+
+/// The setting of the shown run.
+fn run_setting(app: &App, runs: &Runs) -> RunSetting {
+    let outline = &app.outline;
+    let passes = app.place.pass + 1;
+    if let Some(setting) = runs.setting_of(outline.run).filter(|_| outline.fork.is_none()) {
+        return RunSetting { passes: setting.passes.max(passes), ..setting.clone() };
+    }
+    let ids = ids(outline);
+    // A run with edits has the text of the run that it was made from.
+    let same = |run: Run| runs.outlines().iter().any(|other| other.run == run && self::ids(other) == ids);
+    let named = runs.known().find(|(run, setting)| setting.prompts.len() == 1 && same(*run));
+    let prompts =
+        named.map_or_else(|| vec![PromptSetting::Ids(ids.clone())], |(_, setting)| setting.prompts.clone());
+    let own = outline.setting.or(app.origin.drawing.map(|drawing| drawing.sampling));
+    let precision = outline.card.precision.name();
+    let first = runs.first_precision();
+    RunSetting {
+        prompts,
+        passes,
+        sampling: own.unwrap_or_default().options(),
+        precision: (first != precision).then(|| precision.to_owned()),
+        edits: edited::texts(outline),
+    }
+}
+
+/// The tokens of the prompt.
+fn ids(outline: &Outline) -> Vec<u32> {
+    outline.passes.iter().take(1).flat_map(|pass| &pass.tokens).map(|token| token.id).collect()
+}
+
+fn run_lines(run: &RunSetting, last: Option<&RunSetting>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let differs = |same: &dyn Fn(&RunSetting) -> bool| last.is_none_or(|last| !same(last));
+    if differs(&|last| last.prompts == run.prompts) {
+        lines.extend(run.prompts.iter().map(prompt_line));
+    }
+    if differs(&|last| last.passes == run.passes) {
+        lines.push(format!("passes: {}", run.passes));
+    }
+    let default = RunSetting::default();
+    let last = last.unwrap_or(&default);
+    if last.sampling != run.sampling {
+        let greedy = run.sampling.is_empty();
+        let options = if greedy { "greedy".to_owned() } else { run.sampling.join(" ") };
+        lines.push(format!("sampling: {options}"));
+    }
+    if last.precision != run.precision {
+        lines.push(format!("precision: {}", run.precision.as_deref().unwrap_or("f32")));
+    }
+    if last.edits != run.edits {
+        match &run.edits[..] {
+            [] => lines.push("edit: none".to_owned()),
+            edits => lines.extend(edits.iter().map(|edit| format!("edit: {edit}"))),
+        }
+    }
+    lines
+}
+
+fn prompt_line(prompt: &PromptSetting) -> String {
+    match prompt {
+        PromptSetting::Text(text) => format!("prompt: {text}"),
+        PromptSetting::Ids(ids) => {
+            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            format!("ids: {}", ids.join(" "))
+        }
+    }
+}
+
+fn screen_lines(app: &App, last: &ScreenSetting) -> Vec<String> {
+    let step = app.place.step;
+    let mut lines = Vec::new();
+    let mut add = |option: ScreenOption, now: Option<String>, before: Option<String>, none: &str| {
+        if now != before {
+            lines.push(format!("{}: {}", option.name(), now.unwrap_or_else(|| none.to_owned())));
+        }
+    };
+    let opening = screen_option::fits(step, DEFAULT).ok();
+    let view = app.view().name();
+    // An inherited view that does not fit this step falls back to the view with which the step opens.
+    let inherited = last.view.as_ref().map(|view| view.value.clone());
+    let effective = inherited.as_deref().and_then(|view| screen_option::fits(step, view).ok()).or(opening);
+    if effective != Some(view) {
+        add(ScreenOption::View, Some(view.to_owned()), None, DEFAULT);
+    }
+    let held = app.cut().held.filter(|_| app.display.turn > 0).map(|held| step.axes()[held].index());
+    add(
+        ScreenOption::Hold,
+        held.map(String::from),
+        last.hold.as_ref().map(|hold| hold.value.to_string()),
+        DEFAULT,
+    );
+    let compared = match &app.comparison.with {
+        Some(ComparedWith::Pinned(pinned)) => Some(pinned.option()),
+        Some(ComparedWith::Previous) if app.compares_plain() => Some("plain".to_owned()),
+        _ => None,
+    };
+    let before = last.compare.as_ref().map(|compare| match compare {
+        CompareSetting::Place(place) => place.clone(),
+        CompareSetting::Plain => "plain".to_owned(),
+    });
+    add(ScreenOption::Compare, compared, before, "none");
+    let tried = app.sampler.setting().map(|setting| setting.options().join(" "));
+    let tried = tried.map(|options| if options.is_empty() { "greedy".to_owned() } else { options });
+    add(ScreenOption::Try, tried, last.trial.as_ref().map(|words| words.join(" ")), "none");
+    let strip = Some(app.strip)
+        .filter(|strip| *strip != StripValues::default())
+        .map(|strip| strip.option().to_owned());
+    let plain = StripValues::default().option();
+    add(ScreenOption::Strip, strip, last.strip.clone().filter(|strip| strip != plain), plain);
+    let scale =
+        Some(app.display.scale).filter(|scale| *scale != Scale::Slice).map(|scale| scale.name().to_owned());
+    add(ScreenOption::Scale, scale, last.scale.clone().filter(|scale| scale != "slice"), "slice");
+    lines
+}
+
+impl App {
+    /// Returns whether the second tensor is that of the same prompt without edits.
+    fn compares_plain(&self) -> bool {
+        let plain =
+            |other: &App| edited::texts(&other.outline).is_empty() && other.outline.run != self.outline.run;
+        !edited::texts(&self.outline).is_empty() && self.other.as_ref().is_some_and(|other| plain(other))
+    }
+}
+
+impl Runs {
+    /// The setting of a run, if it is known.
+    pub(super) fn setting_of(&self, run: Run) -> Option<&RunSetting> {
+        self.known().find(|(known, _)| *known == run).map(|(_, setting)| setting)
+    }
+
+    /// The precision of the first run.
+    fn first_precision(&self) -> &'static str {
+        self.outlines().first().map_or("f32", |outline| outline.card.precision.name())
+    }
+}

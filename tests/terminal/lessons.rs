@@ -1,0 +1,117 @@
+//! Lessons in a terminal: the first lesson is played by its two keys, and a teacher writes one by walking.
+
+use std::fs;
+
+use super::{command, quit, viewer};
+use crate::pty::Terminal;
+
+const SPACE: &str = " ";
+const BACKSPACE: &str = "\u{7f}";
+
+/// The number of scenes in the heading "scene 3 of 17".
+fn scenes(screen: &str) -> usize {
+    let (_, rest) = screen.split_once("scene 1 of ").unwrap();
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+}
+
+/// Presses `key` until the heading says `scene`. A scene with more words or with a question takes several presses.
+fn press_until(viewer: &mut Terminal, key: &str, scene: usize) {
+    let heading = format!("scene {scene} of");
+    for _ in 0..12 {
+        if viewer.look(|screen| screen.contents().contains(&heading)) {
+            break;
+        }
+        let before = viewer.look(|screen| screen.contents());
+        viewer.send(key);
+        viewer.until("the key has an effect", |screen| screen.contents() != before);
+    }
+    // The scene is complete once its run and its values are there.
+    let there = |screen: &vt100::Screen| {
+        let contents = screen.contents();
+        contents.contains(&heading) && !contents.contains(&format!("{heading} {} …", scene))
+    };
+    viewer.until(&heading, |screen| {
+        there(screen) && !screen.contents().lines().any(|line| line.contains("scene ") && line.contains(" …"))
+    });
+}
+
+#[test]
+fn the_first_lesson_is_played_by_two_keys() {
+    for size in [(80, 24), (120, 40)] {
+        let mut viewer = Terminal::start(size, command(&["--step"]));
+        viewer.shows(&["pass 0", "/learn"]);
+        viewer.send("/learn\r");
+        let screen = viewer.shows(&["scene 1 of ", "question", "→ ? is next"]);
+        let count = scenes(&screen);
+        // A wrong answer, with its hint, and the right one.
+        viewer.send("\r");
+        viewer.shows(&["Look for the last"]);
+        viewer.send("kk\r");
+        viewer.shows(&["✓ Right."]);
+        for scene in 2..=count {
+            press_until(&mut viewer, SPACE, scene);
+            let screen = viewer.look(|screen| screen.contents());
+            assert!(!screen.contains("cannot be shown"), "{screen}");
+        }
+        for _ in 0..6 {
+            viewer.send(SPACE);
+        }
+        viewer.shows(&["this was the last scene"]);
+        for scene in (1..count).rev() {
+            press_until(&mut viewer, BACKSPACE, scene);
+        }
+        viewer.shows(&["✓ Right."]);
+        viewer.send("\u{1b}");
+        viewer.until("the lesson is left", |screen| !screen.contents().contains("scene 1 of"));
+        quit(viewer);
+    }
+}
+
+#[test]
+fn a_key_appends_scenes_to_the_file_of_a_lesson() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("heads.md");
+    let mut viewer = viewer(&["--lesson", path.to_str().unwrap()]);
+    viewer.send("/L1/softmax[h=2,t=4,k=1]\r");
+    viewer.shows(&["p0/L1/softmax[h=2,t=4,k=1] = "]);
+    viewer.send("W");
+    viewer.shows(&["scene 1 was appended"]);
+    viewer.send("/view numbers\rW");
+    viewer.shows(&["scene 2 was appended"]);
+    viewer.send("/edit L0/softmax[h=0] = 0\r");
+    viewer.shows(&["r1 runs this prompt"]);
+    viewer.until("the pass is there", |screen| screen.contents().contains("p0/L1/softmax[h=2,t=4,k=1] = "));
+    viewer.send("W");
+    viewer.shows(&["scene 3 was appended"]);
+    let text = fs::read_to_string(&path).unwrap();
+    let expected = "\
+# heads
+
+<!-- scene: p0/L1/softmax[h=2,t=4,k=1]
+prompt: Once upon a time
+passes: 1
+-->
+
+<!-- scene: p0/L1/softmax[h=2,t=4,k=1]
+view: numbers
+-->
+
+";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.contains("edit: L0/softmax[h=0] = 0"), "{text}");
+    // Another program changes the file.
+    fs::write(&path, format!("{text}Words.\n")).unwrap();
+    viewer.send("W");
+    viewer.shows(&["another program changed the lesson"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), format!("{text}Words.\n"));
+    quit(viewer);
+}
+
+#[test]
+fn options_set_the_screen_and_wrong_ones_are_refused() {
+    let at = ["--at", "L1/softmax[h=2,t=4]", "--view", "numbers", "--hold", "t", "--strip", "attention"];
+    let viewer = viewer(&[&at[..], &["--panels", "tensor"]].concat());
+    let screen = viewer.shows(&["tensor · numbers", "token 4 of 0-4"]);
+    assert!(!screen.contains("outline"), "{screen}");
+    quit(viewer);
+}

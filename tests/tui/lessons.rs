@@ -1,0 +1,340 @@
+//! Lessons in the viewer: scenes, questions, hidden values, and the way back.
+
+use llama_trace::trace::{Run, Source};
+use llama_trace::tui::app::App;
+use llama_trace::tui::runs::{NewRun, Runs};
+use llama_trace::tui::theme::{Depth, Theme};
+use llama_trace::tui::{Answered, OpenLesson, effects};
+use llama_trace_core::chapters::{Chapter, Chapters};
+use llama_trace_core::error::Result;
+use llama_trace_core::lesson::Lesson;
+
+use crate::sequences::Program;
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+/// Four scenes: a key, a number, a choice, and no question. The third and fourth have a run of their own.
+const TEXT: &str = "\
+# A lesson of the tests
+<!-- prompt: One -->
+
+<!-- scene: p0/L1/softmax[h=2,t=5] -->
+
+Words of the first scene.
+
+<!-- ask: key
+answer: k=p0/L1/softmax[h=2,t=5].argmax
+hint: k=0 | Key 0 is the first token.
+hint: * | Look along row 5.
+-->
+Which key has the largest weight?
+
+<details><summary>Answer</summary>
+
+The explanation of the key.
+
+</details>
+
+<!-- scene: p0/L0/xq[t=3,h=1,c=2]
+view: numbers
+hold: t
+strip: surprise
+scale: tensor
+-->
+
+Words of the second scene.
+
+<!-- ask: number
+answer: p0/L0/xq[t=3,h=1,c=2]
+-->
+Which number is at channel 2?
+
+<details><summary>Answer</summary>
+
+The explanation of the number.
+
+</details>
+
+<!-- scene: p0/logits
+prompt: Two
+edit: L0/h1 off
+view: largest
+-->
+
+Words of the third scene.
+
+<!-- ask: choice
+answer: 2
+hint: 1 | Not the first.
+-->
+Which choice?
+
+1. the first choice
+2. the second choice
+
+<details><summary>Answer</summary>
+
+The explanation of the choice.
+
+</details>
+
+<!-- scene: p0/L1/xq -->
+
+Words of the fourth scene.
+";
+
+const LESSONS: Chapters = Chapters(&[Chapter { slug: "lesson", text: TEXT }]);
+
+fn begin(run: Run, new: NewRun) -> Result<Vec<Box<dyn Source>>> {
+    let NewRun::Scene(setting) = new else { panic!("a scene") };
+    let mut source = Synthetic::new();
+    source.outline.run = run;
+    source.outline.card.edits = setting.edits.clone();
+    Ok(vec![Box::new(source)])
+}
+
+fn program(size: (u16, u16)) -> Program {
+    let mut program = Program::alone(size);
+    program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(begin));
+    let outline = Synthetic::new().outline;
+    program.stage.app =
+        App::new(outline, Theme::new(Depth::None), size).with_chapters(LESSONS).with_lessons(None, None);
+    program
+}
+
+/// The key with the largest weight, and a wrong key that is not 0.
+fn keys() -> (usize, usize) {
+    let mut stage = Stage::sized("softmax", (120, 40), Depth::None);
+    stage.keys("/L1/softmax[h=2,t=5,k=0]").key(llama_trace::tui::user_event::KeyCode::Enter);
+    let tensor = stage.app.tensor().unwrap();
+    let weight = |k: usize| tensor.get(&[2, 5, k]).unwrap().real();
+    let best = (0..6).max_by(|&a, &b| weight(a).total_cmp(&weight(b))).unwrap();
+    (best, (1..6).find(|&key| key != best).unwrap())
+}
+
+#[track_caller]
+fn lacks(program: &Program, text: &str) {
+    let screen = program.stage.screen();
+    assert!(!screen.contains(text), "`{text}` is on the screen:\n{screen}");
+}
+
+#[test]
+fn a_question_hides_its_values_until_it_is_answered() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut program = program(size);
+        program.keys("/L2/xv\rC\r");
+        program.stage.shows("scene 1 of 4 · question");
+        program.stage.shows("Words of the first scene.");
+        program.stage.shows("Which key has the largest");
+        assert_eq!(program.stage.app.outline().run, Run(1), "the lesson has a run of its own");
+        let address = program.stage.app.place().path();
+        assert_eq!(address, "r1:p0/L1/softmax");
+        // The values are hidden in every view, in the footer and in a copy; so are the next token and the explanation.
+        lacks(&program, "The explanation");
+        program.stage.shows("→ ? is next");
+        for view in ["1", "2", "3", "4"] {
+            program.keys(view);
+            let tensor = program.stage.app.tensor().unwrap();
+            assert!((0..6).all(|key| tensor.get(&[2, 5, key]).is_none()), "{view}");
+            lacks(&program, "0.0");
+        }
+        program.keys("1");
+        program.stage.shows("= ?");
+        for key in ["#", "*", "="] {
+            program.keys(key);
+            assert!(program.stage.message().contains("hidden until"), "{key}: {}", program.stage.message());
+        }
+        // A wrong answer gets its hint, and another try.
+        let (best, wrong) = keys();
+        program.keys("/L1/softmax[h=2,t=5,k=0]\r\r");
+        program.stage.shows("Key 0 is the first");
+        program.keys(&format!("/L1/softmax[h=2,t=5,k={wrong}]\r\r"));
+        program.stage.shows("Look along row 5.");
+        lacks(&program, "The explanation");
+        program.keys(&format!("/L1/softmax[h=2,t=5,k={best}]\r\r"));
+        program.stage.shows("✓ Right.");
+        program.stage.shows("The explanation of the key.");
+        lacks(&program, "= ?");
+        let value = program.stage.app.tensor().unwrap().get(&program.stage.app.index());
+        assert!(value.is_some(), "the values are shown again");
+        let progress = program.stage.app.take_progress().unwrap();
+        assert_eq!(progress.answers[0], (Answered::Right, 2));
+    }
+}
+
+#[test]
+fn space_and_backspace_are_enough() {
+    for size in [(80, 24), (120, 40)] {
+        let mut program = program(size);
+        program.keys("C\r");
+        // The first Space says how to answer, the second shows the answer, the third goes on.
+        program.keys(" ");
+        program.stage.shows("Space shows the");
+        lacks(&program, "The explanation");
+        program.keys(" ");
+        program.stage.shows("The explanation of the key.");
+        program.keys(" ");
+        program.stage.shows("scene 2 of 4");
+        assert_eq!(program.stage.app.view().name(), "numbers");
+        program.stage.shows("token 3 of 0-");
+        program.keys("  ");
+        program.stage.shows("The explanation of the number.");
+        program.keys(" ");
+        program.stage.shows("scene 3 of 4");
+        assert_eq!(program.stage.app.outline().run, Run(2), "another prompt is another run");
+        program.stage.shows("with L0/h1 off");
+        program.keys("1");
+        program.stage.shows("Not the first.");
+        program.keys("2");
+        program.stage.shows("✓ Right.");
+        program.keys(" ");
+        program.stage.shows("Words of the fourth");
+        lacks(&program, "question");
+        program.keys(" ");
+        assert!(
+            program.stage.message().starts_with("this was the last scene; 1 of 3"),
+            "{}",
+            program.stage.message()
+        );
+        assert!(program.stage.app.take_progress().unwrap().finished);
+        // Back to the first scene. Answered questions stay answered, and the runs are used again.
+        for scene in ["scene 3 of 4", "scene 2 of 4", "scene 1 of 4"] {
+            program.keys("\u{8}");
+            program.stage.shows(scene);
+        }
+        assert_eq!(program.stage.app.outline().run, Run(1));
+        program.stage.shows("The explanation of the key.");
+        program.keys("\u{8}");
+        assert_eq!(program.stage.message(), "this is the first scene");
+    }
+}
+
+#[test]
+fn numbers_are_typed_and_a_wrong_form_is_no_try() {
+    let mut program = program((120, 40));
+    program.keys("C\r   ");
+    program.stage.shows("scene 2 of 4 · question");
+    program.keys("\r");
+    program.stage.shows("your answer: ");
+    program.keys("many\r");
+    program.stage.shows("type a number");
+    program.keys("\r12345\r");
+    program.stage.shows("Not this one.");
+    let value = {
+        let mut stage = Stage::sized("xq", (120, 40), Depth::None);
+        stage.keys("/L0/xq[t=3,h=1,c=2]").key(llama_trace::tui::user_event::KeyCode::Enter);
+        stage.app.tensor().unwrap().get(&stage.app.index()).unwrap().real()
+    };
+    program.keys(&format!("\r{value:.2}\r"));
+    program.stage.shows("✓ Right.");
+    assert_eq!(program.stage.app.take_progress().unwrap().answers[1], (Answered::Right, 1));
+}
+
+#[test]
+fn the_user_may_wander_off_and_esc_returns_to_the_place_before() {
+    let mut program = program((120, 40));
+    program.keys("/L2/xv[t=4,g=1,c=1]\r");
+    let before = program.here();
+    program.keys("C\r/L2/ffn_up\r");
+    assert_eq!(program.stage.app.place().path(), "r1:p0/L2/ffn_up");
+    program.keys("\u{8}");
+    assert_eq!(program.stage.app.place().path(), "r1:p0/L1/softmax", "Backspace returns to the scene");
+    program.keys("  N ");
+    program.stage.shows("scene 2 of 4");
+    program.keys("\u{1b}");
+    assert_eq!(program.here(), before);
+    lacks(&program, "scene 2");
+    program.stage.shows("notes");
+    // The lesson continues where it was left.
+    program.keys("C\r");
+    program.stage.shows("scene 2 of 4");
+}
+
+#[test]
+fn a_presentation_has_few_keys_and_asks_before_it_ends() {
+    let mut program = program((120, 40));
+    let lesson = Lesson::parse("lesson", TEXT).unwrap();
+    let open = OpenLesson { lesson, presents: true, ..OpenLesson::default() };
+    effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
+    program.keys("v");
+    assert!(program.stage.message().starts_with("Space: next"), "{}", program.stage.message());
+    lacks(&program, "outline");
+    program.keys("x");
+    program.stage.shows("The explanation of the key.");
+    program.keys(" ");
+    program.stage.shows("scene 2 of 4");
+    program.keys("q");
+    assert_eq!(program.stage.message(), "q again quits the presentation");
+}
+
+#[test]
+fn a_scene_that_cannot_be_shown_says_why_and_the_walk_goes_on() {
+    let mut program = program((120, 40));
+    let text = "# A\n\n<!-- scene: p0/L9/xq -->\n\nWords.\n\n<!-- scene: p0/L{induction}/xq -->\n\nMore.\n\n<!-- scene: p0/L0/xq -->\n\nLast.\n";
+    let lesson = Lesson::parse("lesson", text).unwrap();
+    let open = OpenLesson { lesson, ..OpenLesson::default() };
+    effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
+    program.keys("r");
+    program.stage.shows("This scene cannot be shown:");
+    program.stage.shows("Words.");
+    program.keys(" ");
+    program.stage.shows("heads.json");
+    program.keys(" ");
+    program.stage.shows("scene 3 of 3");
+    lacks(&program, "cannot be shown");
+}
+
+#[test]
+fn the_panels_of_a_lesson_fit_side_by_side() {
+    for (size, name) in [((80, 24), "80x24"), ((120, 40), "120x40"), ((200, 60), "200x60")] {
+        let mut program = program(size);
+        program.keys("C\r");
+        insta::assert_snapshot!(format!("lesson_question_{name}"), program.stage.screen());
+        program.keys("   ");
+        insta::assert_snapshot!(format!("lesson_numbers_{name}"), program.stage.screen());
+        program.keys("   ");
+        insta::assert_snapshot!(format!("lesson_choice_{name}"), program.stage.screen());
+    }
+}
+
+/// A value in the options of the command line, in the go-to line, and in a scene.
+#[test]
+fn settings_of_the_screen_are_commands_with_completions_and_errors() {
+    let mut program = program((120, 40));
+    program.keys("/L1/softmax[h=2,t=5,k=1]\r");
+    program.keys("/view num");
+    program.stage.shows("view numbers");
+    program.keys("\r");
+    assert_eq!(program.stage.app.view().name(), "numbers");
+    program.keys("/hold t\r");
+    program.stage.shows("token 5 of 0-");
+    program.keys("/hold default\r");
+    program.stage.shows("head 2 of 0-");
+    program.keys("/strip attention\r");
+    program.stage.shows("L1 h2 t5");
+    program.keys("/panels tensor\r");
+    lacks(&program, "outline");
+    program.keys("/panels outline tensor notes\r");
+    program.stage.shows("outline");
+    for (line, wrong) in [
+        ("view sampler", "softmax has no view `sampler`; its views are heatmap"),
+        ("view nothing", "`nothing` is not one of heatmap"),
+        ("hold c", "softmax cannot fix the axis `c`; its axes are h (head)"),
+        ("strip heat", "not one of tokens, surprise, attention"),
+        ("scale big", "not one of slice, tensor"),
+        ("panels outline notes", "name tensor too"),
+        ("panels window", "`window` is not one of outline, tensor, notes"),
+        ("try warmth 3", "`warmth` is not an option of the sampler"),
+        ("compare plain", "this run has no edits"),
+    ] {
+        program.keys(&format!("/{line}\r"));
+        assert!(program.stage.message().contains(wrong), "{line}: {}", program.stage.message());
+        program.keys("\u{1b}");
+    }
+    program.keys("/compare h=1\r");
+    program.stage.shows("h=1 · here − there");
+    program.keys("/compare none\r");
+    lacks(&program, "here − there");
+    program.keys("/try temperature 1.5\r");
+    assert_eq!(program.stage.app.sampler_trial().setting().unwrap().temperature, 1.5);
+}
