@@ -1,6 +1,6 @@
 //! The model inside the program, for use before any other model was downloaded. `fixtures/train` makes it.
 
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use llama_trace_core::error::Result;
 use llama_trace_formats::checkpoint::{BuiltIn, Checkpoint};
@@ -22,6 +22,15 @@ pub static BUILT_IN: BuiltIn = BuiltIn {
     tokenizer_config: include_str!(file!("tokenizer_config.json")),
     chat_template: include_str!(file!("chat_template.jinja")),
 };
+
+/// Numbers that describe its heads, measured by `fixtures/train`.
+static HEADS: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!(file!("heads.json"))).unwrap_or_default());
+
+/// A number of `heads.json`: `induction/layer`.
+pub fn fact(path: &str) -> Option<f64> {
+    path.split('/').try_fold(&*HEADS, |json, key| json.get(key))?.as_f64()
+}
 
 /// The model's weights. The values begin at the start of a cache line of the processor, so that a SIMD vector of values
 /// lies in one cache line.
@@ -48,14 +57,6 @@ pub fn open() -> Result<Checkpoint> {
     BUILT_IN.open(&[])
 }
 
-/// A number of the file that describes the model's heads: `induction/layer`.
-pub fn head_fact(path: &str) -> Option<f64> {
-    static FACTS: OnceLock<serde_json::Value> = OnceLock::new();
-    let facts =
-        FACTS.get_or_init(|| serde_json::from_str(include_str!(file!("heads.json"))).unwrap_or_default());
-    path.split('/').try_fold(facts, |value, key| value.get(key))?.as_f64()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,9 +79,6 @@ mod tests {
         let files = chat_template::read(&model).unwrap();
         assert!(files.template.unwrap().0.contains("<|start_header_id|>"));
         assert_eq!(files.tokens["bos_token"], "<|begin_of_text|>");
-        assert_eq!(
-            (head_fact("induction/layer"), head_fact("induction/nothing"), head_fact("")),
-            (Some(1.0), None, None)
-        );
+        assert_eq!((fact("induction/layer"), fact("induction/nothing"), fact("")), (Some(1.0), None, None));
     }
 }

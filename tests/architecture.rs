@@ -150,7 +150,7 @@ const OTHERS: &[(&str, &[&str])] = &[
             "trace",
         ],
     ),
-    ("tui", &["chapters", "edit", "error", "time", "trace"]),
+    ("tui", &["chapters", "edit", "error", "lesson", "time", "trace"]),
 ];
 
 fn src() -> PathBuf {

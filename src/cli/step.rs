@@ -43,7 +43,7 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours:
     tui::run(runs, &open, setting)
 }
 
-/// Opens the tracer on a lesson. `args` choose the model; the lesson gives the prompts.
+/// Opens the tracer on a lesson. `args` is the run of the scene that is shown first.
 pub(super) fn learn(
     args: &RunArgs,
     memory: &MemoryArgs,
@@ -54,25 +54,15 @@ pub(super) fn learn(
     tui::require_terminal().map_err(|error| {
         error.next("`llama-trace learn LESSON --export FILE.html` writes the lesson as a page")
     })?;
-    let mut args = args.clone();
-    // The first run is the one of the scene, so that no other run is computed first.
-    if let Some(scene) = lesson.lesson.scenes.get(lesson.scene) {
-        let text = |prompt: &PromptSetting| match prompt {
-            PromptSetting::Text(text) if text != "-" => Some(text.clone()),
-            PromptSetting::Text(_) | PromptSetting::Ids(_) => None,
-        };
-        args.prompt = scene.run.prompts.iter().map(text).collect::<Option<_>>().unwrap_or_default();
-        args.tokens = Some(scene.run.passes);
-    }
     // A projector shows dark letters on white better.
     let paper = if lesson.presents { Paper::Light } else { colours.paper() };
-    let setting = tui::Setting { lesson: Some(lesson), progress, paper, ..setting(&args, colours) };
-    let (runs, open) = begin(&args, &OpenArgs::default(), memory)?;
+    let setting = tui::Setting { lesson: Some(lesson), progress, paper, ..setting(args, colours) };
+    let (runs, open) = begin(args, &OpenArgs::default(), memory)?;
     tui::run(runs, &open, setting)
 }
 
 /// The settings of the viewer that do not depend on the place.
-fn setting(args: &RunArgs, colours: &ColourArgs) -> tui::Setting {
+pub(super) fn setting(args: &RunArgs, colours: &ColourArgs) -> tui::Setting {
     tui::Setting {
         chapters: CHAPTERS,
         palette: colours.palette(),
@@ -80,7 +70,7 @@ fn setting(args: &RunArgs, colours: &ColourArgs) -> tui::Setting {
         drawing: Some(drawing(args)),
         tour: Some(TOUR),
         // The facts describe the heads of the built-in model.
-        facts: args.model.model.is_none().then_some(builtin::head_fact as tui::Facts),
+        facts: args.model.model.is_none().then_some(builtin::fact as tui::Facts),
         ..tui::Setting::default()
     }
 }

@@ -45,7 +45,7 @@ impl LessonScreens {
         let mut app = App::new(runs.source().outline().clone(), theme, size).with_lessons(None, facts);
         let answers = vec![Answered::Open; lesson.scenes.len()];
         // The run of the first scene is started when its screen is drawn.
-        lesson_keys::open(&mut app, OpenLesson { lesson, scene: 0, answers, presents: false });
+        lesson_keys::open_first(&mut app, OpenLesson { lesson, scene: 0, answers, presents: false });
         Self { app, size, facts }
     }
 
@@ -77,8 +77,8 @@ impl LessonScreens {
         }
     }
 
-    /// Draws the shown scene. Without its words, the tensor has the whole screen. The values that an open question asks
-    /// for are hidden.
+    /// Draws the shown scene. Without its words, the tensor has the whole screen but for the row with the keys. The values
+    /// that an open question asks for are hidden.
     ///
     /// # Errors
     /// As [`LessonScreens::show`].
@@ -98,6 +98,10 @@ impl LessonScreens {
         let area = Rect::new(0, 0, self.size.0, self.size.1);
         let mut screen = Buffer::empty(area);
         self.app.render(area, &mut screen);
+        if !words {
+            // The last row has the keys.
+            screen.resize(Rect { height: self.size.1.saturating_sub(1), ..area });
+        }
         Ok(screen)
     }
 

@@ -78,19 +78,24 @@ impl LearnArgs {
     /// The options of the first scene's run. A run that options cannot describe is started later, beside this one.
     pub(super) fn run(&self, first: &RunSetting) -> RunArgs {
         let plain = first.sampling.is_empty() && first.edits.is_empty() && first.precision.is_none();
-        let prompt = first.prompts.iter().filter(|_| plain).filter_map(|prompt| match prompt {
+        let text = |prompt: &PromptSetting| match prompt {
             // `-` would read standard input.
             PromptSetting::Text(text) if text != "-" => Some(text.clone()),
-            _ => None,
+            PromptSetting::Text(_) | PromptSetting::Ids(_) => None,
+        };
+        let prompt: Option<Vec<String>> = first.prompts.iter().map(text).collect();
+        // A model without a tokenizer has no default prompt.
+        let ids = first.prompts.iter().find_map(|prompt| match prompt {
+            PromptSetting::Ids(ids) => Some(ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+            PromptSetting::Text(_) => None,
         });
-        let prompt: Vec<String> = prompt.collect();
-        let is_whole = prompt.len() == first.prompts.len();
+        let is_whole = plain && (prompt.is_some() || first.prompts.len() == 1 && ids.is_some());
         RunArgs {
             model: self.model.clone(),
-            prompt: if is_whole { prompt } else { Vec::new() },
+            prompt: prompt.unwrap_or_default(),
             prompt_file: None,
             prompts: None,
-            ids: None,
+            ids,
             tokens: Some(if is_whole { first.passes } else { 1 }),
             sampling: SamplingArgs {
                 temperature: 0.0,

@@ -81,7 +81,7 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
             continue;
         }
         match walk.show(at)? {
-            Err(what) => checked.problems.push(Problem { line: scene.line, what }),
+            Err(what) => checked.problems.push(Problem { line: scene.line, what: one_line(&what) }),
             Ok(()) => {
                 walk.screens.draw(&mut walk.runs, true, &mut stop::check)?;
                 if let Some(question) = &scene.question {
@@ -92,6 +92,11 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
     }
     checked.problems.sort_by_key(|problem| problem.line);
     Ok(checked)
+}
+
+/// A message of several lines in one line.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
 /// Checks the answer of a question, and that each hint is about another answer.

@@ -12,7 +12,7 @@ use llama_trace_core::lesson::{Answer, Kind, Lesson, PromptSetting, Question, Sc
 use llama_trace_core::stop;
 use llama_trace_picture::{self as picture, Format, Paper};
 
-/// Columns and rows of a picture. The last row of the screen has the keys, which paper lacks.
+/// Columns and rows of the screens that become pictures.
 const PICTURE: (u16, u16) = (100, 30);
 
 const STYLE: &str = "\

@@ -6,7 +6,7 @@ use super::find::Source;
 use super::progress::Progress;
 use crate::builtin;
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::lesson::{Lesson, RunSetting};
+use llama_trace_core::lesson::Lesson;
 use llama_trace_core::stop;
 use llama_trace_picture::Paper;
 use llama_trace_tui as tui;
@@ -28,8 +28,9 @@ pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<
         Some(from) => from - 1,
         None => known.resumes(&lesson),
     };
+    // The first run is the one of the scene, so that no other run is computed first.
+    let run = args.run(&lesson.scenes.get(scene).map(|scene| scene.run.clone()).unwrap_or_default());
     let open = OpenLesson { answers: known.answers(), lesson, scene, presents: args.present };
-    let run = args.run(&RunSetting::default());
     step::learn(&run, &args.memory, &args.colours, open, Some(stores(progress, source.clone())))
 }
 
@@ -49,7 +50,7 @@ fn begin(args: &LearnArgs, lesson: &Lesson) -> Result<(tui::Runs, tui::OpenAt)> 
 
 /// Facts about the heads of the model, if it is the built-in one.
 pub(super) fn facts(args: &LearnArgs) -> Option<Facts> {
-    args.is_built_in().then_some(builtin::head_fact as Facts)
+    args.is_built_in().then_some(builtin::fact as Facts)
 }
 
 /// A lesson whose scenes are shown one after the other, without a terminal.

@@ -139,7 +139,11 @@ impl Panels {
             return Self::default();
         }
         let line = |y| Some(Rect::new(0, y, width, 1));
-        let panel = |x: u16, width: u16| Some(Rect::new(x, 3, width, height - 4));
+        let lesson = app.lesson.as_ref();
+        let presents = lesson.is_some_and(|lesson| lesson.presents);
+        // A presentation has only the tensor and the words, without the token strip.
+        let top = if presents { 2 } else { 3 };
+        let panel = |x: u16, width: u16| Some(Rect::new(x, top, width, height - 1 - top));
         let (outline_width, notes_width) = match width {
             0..72 => (0, 0),
             72..100 => (24, 0),
@@ -151,8 +155,6 @@ impl Panels {
         let (outline_width, notes_width) =
             if app.panels.zoomed { (0, 0) } else { (outline_width, notes_width) };
         let outline_width = if app.panels.outline_folded { 0 } else { outline_width };
-        let lesson = app.lesson.as_ref();
-        let presents = lesson.is_some_and(|lesson| lesson.presents);
         // In a lesson, the words are beside the tensor on every screen that is wide enough for the program's own panels.
         let notes_width = match lesson {
             Some(_) if width < 72 || app.panels.zoomed => 0,
@@ -186,8 +188,8 @@ impl Panels {
         let notes_width = if width < outline_width + notes_width + 2 + least { 0 } else { notes_width };
         let mut panels = Self {
             title: line(0),
-            tokens: line(1),
-            rule: line(2),
+            tokens: line(1).filter(|_| !presents),
+            rule: line(top - 1),
             footer: line(height - 1),
             ..Self::default()
         };

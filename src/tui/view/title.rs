@@ -31,6 +31,10 @@ impl Widget for Title<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let app = self.0;
         let theme = app.theme;
+        if let Some(lesson) = app.lesson.as_ref().filter(|lesson| lesson.presents) {
+            put(buf, area, 1, 0, &printable(&lesson.lesson.title), theme.strong());
+            return;
+        }
         let walk = app.walk();
         let place = app.place();
         let kind = app.dims().kind();
