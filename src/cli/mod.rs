@@ -1,5 +1,6 @@
 //! The command line: its options, and one short file for each command.
 
+mod another;
 mod args;
 mod asked;
 mod attribute;

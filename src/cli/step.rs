@@ -6,24 +6,18 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::another::{Another, MOST_PASSES};
 use super::edited;
-use super::edits;
 use super::export::drawing;
 use super::input::{self, Run};
-use super::prompt::{self, Prompt};
 use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
-use llama_trace_core::edit::{Edit, Edits};
-use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::{PassDims, Source};
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::Source;
 use llama_trace_engine::generate::sequence;
 use llama_trace_engine::model::kv_cache;
 use llama_trace_runs::replay::{Sequences, Start};
 use llama_trace_tui as tui;
-use llama_trace_tui::NewRun;
 use llama_trace_tui::marks::Marks;
-
-/// Passes of the run to which an edit may refer.
-const MOST_PASSES: usize = 4096;
 
 /// Runs the command.
 pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours: &ColourArgs) -> Result<()> {
@@ -89,10 +83,10 @@ pub(super) fn begin(
         })?;
     }
     let (texts, memory) = (tokenizer.clone(), memory.bytes());
-    let start = move |number: u64, ids| Start {
+    let start = move |number: usize, ids| Start {
         ids,
         draws,
-        sampler: sampler.after(number),
+        sampler: sampler.after(number as u64),
         tokenizer: tokenizer.clone(),
         eos: eos.clone(),
         memory,
@@ -107,51 +101,14 @@ pub(super) fn begin(
     input::say_cut(live.capacity(), context, &config);
     let others = Rc::clone(&sequences);
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-    let (model_args, cpu_args) = (args.model.clone(), args.cpu.clone());
-    let beginner = move |run, other| {
-        let tokenizer = || texts.as_deref().ok_or_else(prompt::no_tokenizer);
-        let live = match other {
-            NewRun::Prompt(text) => {
-                let ids = prompt::encode(&text, tokenizer(), config.context)?;
-                others.another(run, start(0, ids), None)
-            }
-            NewRun::Edited(new) => {
-                let mut ids = new.ids;
-                if let Some((at, text)) = new.insert {
-                    ids.splice(at..at, prompt::encode_part(&text, tokenizer()?)?);
-                }
-                let start = start(new.sequence as u64, ids);
-                let start = Start { draws: draws.max(new.passes), ..start };
-                let list = new.edits.iter().map(|edit| {
-                    Edit::parse(edit).map_err(|wrong| Error::usage(wrong).at(format!("edit \"{edit}\"")))
-                });
-                let list: Vec<Edit> = list.collect::<Result<_>>()?;
-                let prompt = Prompt { text: None, ids: start.ids.clone(), place: None };
-                let first = PassDims { pass: 0, start: 0, tokens: start.ids.len(), ..PassDims::default() };
-                let later = (1..MOST_PASSES).map_while(|pass| {
-                    let start = first.tokens + pass - 1;
-                    (start < config.context).then_some(PassDims {
-                        pass,
-                        start,
-                        tokens: 1,
-                        ..PassDims::default()
-                    })
-                });
-                let passes: Vec<_> = std::iter::once(first).chain(later).map(|dims| (0, dims)).collect();
-                let reading = edits::Reading {
-                    trace: &|file, sequence| edited::source(&model_args, &cpu_args, file, sequence),
-                    tokenizer: texts.as_ref(),
-                    prompts: &[prompt],
-                    passes: &passes,
-                    // Another run is computed only as far as this one.
-                    most: start.draws,
-                };
-                let other = edits::with(&model.with_edits(Edits::default()), list, &reading)?;
-                others.another(run, start, Some(Arc::new(other)))
-            }
-        };
-        Ok(Box::new(live?) as Box<dyn Source>)
+    let another = Another {
+        model,
+        tokenizer: texts,
+        sequences: others,
+        args: args.model.clone(),
+        cpu: args.cpu.clone(),
+        start: Box::new(start),
     };
     let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener));
-    Ok((runs.with_starter(Box::new(beginner)), open))
+    Ok((runs.with_starter(another.starter()), open))
 }

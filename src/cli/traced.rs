@@ -1,10 +1,12 @@
 //! `--trace PATH` and `open`: a recorded run instead of a live one, together with its model if that is available.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::another::Another;
 use super::device::Room;
 use super::edits;
 use super::prompt::Prompt;
@@ -17,10 +19,11 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::select::{Extent, numbers};
 use llama_trace_core::trace::{Address, ModelCard, Outline, PassOutline, Run, Select, Site, Sizes, Source};
 use llama_trace_engine::model::Model;
+use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::capture::RecordedFolder;
 use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Kept, Trace};
-use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded};
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded, Sequences, Start};
 use llama_trace_tui as tui;
 
 /// The name of the built-in model's card.
@@ -30,6 +33,9 @@ const BUILT_IN: &str = "built-in";
 pub(super) struct Traced {
     pub(super) kept: Arc<dyn Kept>,
     recorded: Recorded,
+    /// What other runs need, if there is a model.
+    opened: Option<(Opened, ModelArgs, CpuArgs)>,
+    memory: usize,
 }
 
 impl Traced {
@@ -75,11 +81,14 @@ impl Traced {
             say_bounds(&trace);
             (Arc::new(trace), opened)
         };
-        let (model, tokenizer) = opened.unzip();
         let of_model = || of.model.as_ref().and_then(|_| input::tokenizer_quietly(of));
-        let tokenizer = tokenizer.unwrap_or_else(of_model);
+        let (model, tokenizer) = match &opened {
+            Some(Opened { model, tokenizer, .. }) => (Some(Arc::clone(model)), tokenizer.clone()),
+            None => (None, of_model()),
+        };
         let recorded = Recorded::new(Arc::clone(&kept), model, tokenizer, memory);
-        Ok(Self { kept, recorded })
+        let opened = opened.map(|opened| (opened, args.clone(), cpu.clone()));
+        Ok(Self { kept, recorded, opened, memory })
     }
 
     /// A sequence of one of the trace's runs.
@@ -120,10 +129,45 @@ impl Traced {
         let source = sources.remove(shown);
         let passes = source.outline().passes.len();
         let open = tui::OpenAt { at: at.cloned(), passes, ..tui::OpenAt::default() };
+        let another = self.another()?;
         let opener = move |sequence| self.recorded.open(Run::ITSELF, sequence);
         let mut runs = tui::Runs::of_sequences(source, Box::new(opener));
+        if let Some(another) = another {
+            runs = runs.with_starter(another.starter());
+        }
         sources.into_iter().for_each(|source| runs.add(source));
         Ok((runs, open))
+    }
+
+    /// What the tracer needs to begin other runs with the model; `None` without a model.
+    fn another(&self) -> Result<Option<Another>> {
+        let Some((Opened { model, tokenizer, eos }, args, cpu)) = &self.opened else { return Ok(None) };
+        let prompt =
+            |sequence| self.kept.passes(Run::ITSELF, sequence).first().map(|pass| pass.tokens.clone());
+        let samplers = (0..self.sequences())
+            .map(|sequence| self.recorded.sampler(sequence))
+            .collect::<Result<Vec<_>>>()?;
+        let (eos, memory, texts) = (eos.clone(), self.memory, tokenizer.clone());
+        let start = move |sequence: usize, ids| Start {
+            ids,
+            draws: 1,
+            sampler: samplers[sequence.min(samplers.len() - 1)].clone(),
+            tokenizer: texts.clone(),
+            eos: eos.clone(),
+            memory,
+            context: None,
+        };
+        let starts =
+            (0..self.sequences()).map(|sequence| start(sequence, prompt(sequence).unwrap_or_default()));
+        let sequences = Rc::new(Sequences::new(Arc::clone(model), starts.collect()));
+        Ok(Some(Another {
+            model: Arc::clone(model),
+            tokenizer: tokenizer.clone(),
+            sequences,
+            args: args.clone(),
+            cpu: cpu.clone(),
+            start: Box::new(start),
+        }))
     }
 
     /// Prints that the branches of a trace were not read.
@@ -153,7 +197,13 @@ impl Traced {
     }
 }
 
-type Opened = (Arc<Model>, Option<Arc<dyn llama_trace_formats::tokenizer::Tokenizer>>);
+/// The model of a trace, with what a run of it needs.
+struct Opened {
+    model: Arc<Model>,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// The tokens that end a text.
+    eos: Vec<u32>,
+}
 
 /// What a recorded run states about its model.
 struct Says {
@@ -238,7 +288,7 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
             .found(format!("{}, which differs in {}", model.card().name, differs.join("; ")))
             .next("give the --model that it was recorded from, or leave --model out"));
     }
-    Ok((Arc::new(model), opened.tokenizer))
+    Ok(Opened { model: Arc::new(model), tokenizer: opened.tokenizer, eos: opened.checkpoint.eos })
 }
 
 /// The settings of `model` that differ from what the run states.

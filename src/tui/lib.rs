@@ -92,7 +92,7 @@ use marks::Marks;
 use palette::Palette;
 
 pub use place::OpenAt;
-pub use runs::{Edited, NewRun, Runs};
+pub use runs::{Edited, NewRun, RunStarter, Runs};
 #[cfg(feature = "native")]
 pub use show::{require_terminal, run, visit};
 pub use verdict::Verdict;

@@ -72,6 +72,11 @@ impl Runs {
         self.sources.push(source);
     }
 
+    /// Whether another run can be begun beside the open ones.
+    pub(super) fn can_begin(&self) -> bool {
+        self.starter.is_some()
+    }
+
     /// Begins a branch of the shown run and returns its number.
     ///
     /// # Errors
@@ -91,10 +96,10 @@ impl Runs {
         let run = self.next()?;
         let Some(starter) = &mut self.starter else {
             return Err(Error::usage(match new {
-                NewRun::Prompt(_) => "no other prompt can be run next to a recorded run or a chat",
-                NewRun::Edited(_) => "no edit can be run next to a recorded run or a chat",
+                NewRun::Prompt(_) => "no other prompt can be run next to a chat or a trace without its model",
+                NewRun::Edited(_) => "no edit can be run next to a chat or a trace without its model",
             })
-            .next("start the tracer with --prompt and --model"));
+            .next("start the tracer with --prompt, or open the trace with --model"));
         };
         let source = starter(run, new)?;
         self.add(source);

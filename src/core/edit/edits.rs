@@ -1,6 +1,6 @@
 //! A list of edits with the values that they read, and its application to the values of a stage.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ pub struct Given {
 }
 
 /// Something that must be in [`Given`] before the edits run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Needed {
     /// A stage of another run.
     Frame(Origin, Site),
@@ -137,13 +137,9 @@ impl Edits {
                 }
             }
         }
-        let mut all = Vec::new();
-        for one in needed {
-            if !all.contains(&one) {
-                all.push(one);
-            }
-        }
-        all
+        let mut seen = HashSet::new();
+        needed.retain(|one| seen.insert(one.clone()));
+        needed
     }
 
     /// Whether `stage` must not be derived from other stages. See [`Part::stops_derivation`].
