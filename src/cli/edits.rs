@@ -304,6 +304,7 @@ pub(super) fn report(
         return Ok(());
     }
     for (edit, changed) in model.edits.list().iter().zip(model.edits.changes()) {
+        let edit = shortened(&edit.text);
         match changed {
             None => tell(format_args!(
                 "warning: the edit `{edit}` found no cell in this run, so it changed nothing"

@@ -11,8 +11,13 @@ use super::{file, refused};
 
 const RUN: [&str; 3] = ["log", "--ids", "1,2,3"];
 
+/// A text that is no edit is refused by the parser of the command line, whose messages have another form.
 fn refused_edit(edit: &str, texts: &[&str]) {
-    refused(&[&RUN[..], &["--edit", edit]].concat(), 2, texts);
+    let output = llama_trace([&RUN[..], &["--edit", edit]].concat());
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{edit}: {told}");
+    assert!(told.starts_with("error: ") && told.len() < 4000 && !told.contains('\x1b'), "{edit}: {told}");
+    texts.iter().for_each(|text| assert!(told.contains(text), "{edit}: `{text}` is not in\n{told}"));
 }
 
 fn refused_file(path: &Path, texts: &[&str]) {
