@@ -15,6 +15,8 @@ mod child;
 mod common;
 #[path = "hostile/configuration.rs"]
 mod configuration;
+#[path = "hostile/edits.rs"]
+mod edits;
 #[cfg(target_os = "linux")]
 #[path = "hostile/frames.rs"]
 mod frames;

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "terminal/edits.rs"]
+mod edits;
 #[path = "terminal/endings.rs"]
 mod endings;
 #[path = "terminal/judged.rs"]

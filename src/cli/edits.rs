@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ndarray::{ArrayD, IxDyn};
-use ndarray_npy::ReadNpyExt;
 
 use super::prompt::{self, Prompt};
 use super::wait::show;
@@ -24,13 +23,18 @@ use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::Checkpoint;
 use llama_trace_formats::files::printable;
 use llama_trace_formats::tokenizer::Tokenizer;
+use llama_trace_judge::capture;
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
+
+/// The maximum number of edits. Each stage of a pass looks at all of them.
+const MOST: usize = 1 << 16;
 
 /// The edits that the options give: `--without`, then the file, then `--edit`.
 pub(super) fn list(args: &ModelArgs) -> Result<Vec<Edit>> {
     let mut list = args.without.clone();
     if let Some(file) = &args.edits {
-        for (number, line) in prompt::read_text(file)?.lines().enumerate() {
+        let before = list.len();
+        for (number, line) in read_edits(file)?.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
@@ -44,9 +48,29 @@ pub(super) fn list(args: &ModelArgs) -> Result<Vec<Edit>> {
             })?;
             list.push(edit);
         }
+        if list.len() == before {
+            return Err(Error::usage("the file of --edits has no edit")
+                .in_file(file)
+                .expected("one edit a line, as in L0/attn_heads[h=2] = 0")
+                .next("see `llama-trace help edits`"));
+        }
     }
     list.extend(args.edit.iter().cloned());
+    if list.len() > MOST {
+        return Err(Error::usage("there are too many edits")
+            .expected(format!("at most {MOST}"))
+            .found(list.len().to_string())
+            .next("change several cells in one edit: a place can have ranges and lists, as in L0-2/ffn_hidden[f=3,7]"));
+    }
     Ok(list)
+}
+
+/// The text of the file of `--edits`.
+fn read_edits(file: &Path) -> Result<String> {
+    prompt::read_text_of(file, "the file of --edits").map_err(|error| match error {
+        Error::Prompt(report) => Error::Usage(report),
+        other => other,
+    })
 }
 
 /// Checks that the model has the layers and the cells that the edits name, and lists the parts that are switched off.
@@ -124,17 +148,18 @@ fn array(file: &Path) -> Result<ArrayD<f32>> {
     let wrong = |found: String| {
         Error::usage("the file is not an array of numbers")
             .in_file(file)
-            .expected("a .npy file of float32 or float64")
+            .expected("a .npy file of numbers")
             .found(found)
             .next("write it with numpy.save")
     };
-    let open = || std::fs::File::open(file).map_err(|error| wrong(error.to_string()));
-    match ArrayD::<f32>::read_npy(open()?) {
-        Ok(array) => Ok(array),
-        Err(first) => match ArrayD::<f64>::read_npy(open()?) {
-            Ok(array) => Ok(array.mapv(|value| value as f32)),
-            Err(_) => Err(wrong(first.to_string())),
-        },
+    let array = capture::array(file).map_err(wrong)?;
+    match array.iter().position(|value| value.is_nan()) {
+        Some(at) => Err(Error::usage("the array has a NaN, which is not a value that an edit can write")
+            .in_file(file)
+            .expected("numbers, inf or -inf")
+            .found(format!("NaN at value {at} of {}", array.len()))
+            .next("replace it, for example with numpy.nan_to_num")),
+        None => Ok(array),
     }
 }
 
@@ -146,7 +171,7 @@ fn mean(
     layer: Option<usize>,
     stage: Stage,
 ) -> Result<Vec<f32>> {
-    let text = prompt::read_text(file)?;
+    let text = prompt::read_text_of(file, "the file of mean(FILE)")?;
     let select = Select::stages(&[stage]).in_layers(layer.into_iter().collect());
     let (mut sums, mut tokens): (Vec<f64>, usize) = (Vec::new(), 0);
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -279,6 +304,7 @@ pub(super) fn report(
         return Ok(());
     }
     for (edit, changed) in model.edits.list().iter().zip(model.edits.changes()) {
+        let edit = shortened(&edit.text);
         match changed {
             None => tell(format_args!(
                 "warning: the edit `{edit}` found no cell in this run, so it changed nothing"

@@ -12,7 +12,7 @@ use super::input;
 use super::progress::Progress;
 use super::prompt::{self, Prompt};
 use super::{MetricName, NOT_A_NUMBER, PatchArgs, PatchFormat, PatchPart, output, tell};
-use llama_trace_core::error::{Error, Result};
+use llama_trace_core::error::{Error, Result, shortened};
 use llama_trace_core::trace::{PassDims, Sizes, Stage, TokenLabel};
 use llama_trace_engine::model::Model;
 use llama_trace_engine::patch::{Measure, Metric, Patcher, Place};
@@ -156,14 +156,18 @@ fn with_edits(
     edits::with(model, edits::list(args)?, &reading)
 }
 
+/// The maximum number of tokens of a prompt that a message lists.
+const LISTED: usize = 24;
+
 /// Checks that the prompts have equally many tokens. The message lists them.
 fn check_lengths([clean, corrupted]: &[Vec<TokenLabel>; 2]) -> Result<()> {
     if clean.len() == corrupted.len() {
         return Ok(());
     }
     let list = |tokens: &[TokenLabel]| {
-        let texts: Vec<_> = tokens.iter().map(|token| format!("{:?}", token.text)).collect();
-        format!("{} tokens, {}", tokens.len(), texts.join(" "))
+        let texts: Vec<_> = tokens.iter().take(LISTED).map(|token| format!("{:?}", token.text)).collect();
+        let more = if tokens.len() > LISTED { " …" } else { "" };
+        format!("{} tokens, {}{more}", tokens.len(), texts.join(" "))
     };
     Err(Error::prompt("the two prompts do not have the same number of tokens")
         .expected("a token of one prompt for each token of the other")
@@ -180,7 +184,7 @@ fn most_likely(logits: &[f32]) -> u32 {
 /// The token of `--answer` or `--wrong`: an id, or a text that is one token.
 fn token_id(given: &str, tokenizer: Option<&dyn Tokenizer>, vocab: usize) -> Result<u32> {
     let wrong = |found: String| {
-        Error::usage(format!("{given:?} is not a token of this model"))
+        Error::usage(format!("{:?} is not a token of this model", shortened(given)))
             .expected(format!("an id from 0 to {}, or a text that is one token", vocab - 1))
             .found(found)
             .next("`llama-trace tokenize TEXT` shows the tokens of a text and their ids")
@@ -192,7 +196,7 @@ fn token_id(given: &str, tokenizer: Option<&dyn Tokenizer>, vocab: usize) -> Res
     let ids = tokenizer.ok_or_else(prompt::no_tokenizer)?.encode_plain(given)?;
     match ids[..] {
         [id] if (id as usize) < vocab => Ok(id),
-        _ => Err(wrong(format!("{} tokens: {ids:?}", ids.len()))),
+        _ => Err(wrong(format!("{} tokens: {}", ids.len(), shortened(&format!("{ids:?}"))))),
     }
 }
 

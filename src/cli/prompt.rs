@@ -221,7 +221,7 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
 }
 
 /// The text of a file. Error messages call the file `what`.
-fn read_text_of(path: &Path, what: &str) -> Result<String> {
+pub(super) fn read_text_of(path: &Path, what: &str) -> Result<String> {
     String::from_utf8(read_bytes(path, what)?).map_err(|error| {
         let found = format!("byte {} is not part of a UTF-8 character", error.utf8_error().valid_up_to());
         not_text(found, what).in_file(path)
@@ -274,7 +274,7 @@ fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
             .next("check the path, or use - for standard input")
     })?;
     if !ends {
-        return Err(Error::prompt("the prompt is larger than any model can read")
+        return Err(Error::prompt(format!("{what} is too large"))
             .in_file(path)
             .expected(format!("at most {MAX_PROMPT} bytes"))
             .found("more")

@@ -17,7 +17,7 @@ use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_runs::replay::{Live, Sequences, Start};
-use llama_trace_tui::NewRun;
+use llama_trace_tui::{Edited, NewRun};
 
 /// Passes of the run to which an edit may refer.
 pub(super) const MOST_PASSES: usize = 4096;
@@ -30,7 +30,8 @@ pub(super) struct Starter {
     pub(super) model_args: ModelArgs,
     pub(super) cpu_args: CpuArgs,
     pub(super) sequences: Rc<Sequences>,
-    pub(super) sampler: Sampler,
+    /// The sampler of the sequence with this number.
+    pub(super) sampler: Box<dyn Fn(u64) -> Sampler>,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     pub(super) eos: Vec<u32>,
     /// Tokens to draw without a request.
@@ -47,7 +48,7 @@ impl Starter {
         Start {
             ids,
             draws: self.draws,
-            sampler: self.sampler.after(number),
+            sampler: (self.sampler)(number),
             tokenizer: self.tokenizer.clone(),
             eos: self.eos.clone(),
             memory: self.memory,
@@ -77,7 +78,7 @@ impl Starter {
     }
 
     /// A run like an open one, with other edits or other tokens.
-    fn edited(&self, run: Run, new: llama_trace_tui::Edited) -> Result<Vec<Live>> {
+    fn edited(&self, run: Run, new: Edited) -> Result<Vec<Live>> {
         let mut ids = new.ids;
         if let Some((at, text)) = new.insert {
             ids.splice(at..at, prompt::encode_part(&text, self.reads()?)?);

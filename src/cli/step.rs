@@ -20,7 +20,6 @@ use llama_trace_core::lesson::{PromptSetting, RunSetting};
 use llama_trace_core::trace::Source;
 use llama_trace_engine::generate::sequence;
 use llama_trace_engine::model::kv_cache;
-use llama_trace_picture::Paper;
 use llama_trace_runs::replay::Sequences;
 use llama_trace_tui as tui;
 use llama_trace_tui::lesson_file::LessonFile;
@@ -54,9 +53,7 @@ pub(super) fn learn(
     tui::require_terminal().map_err(|error| {
         error.next("`llama-trace learn LESSON --export FILE.html` writes the lesson as a page")
     })?;
-    // A projector shows dark letters on white better.
-    let paper = if lesson.presents { Paper::Light } else { colours.paper() };
-    let setting = tui::Setting { lesson: Some(lesson), progress, paper, ..setting(args, colours) };
+    let setting = tui::Setting { lesson: Some(lesson), progress, ..setting(args, colours) };
     let (runs, open) = begin(args, &OpenArgs::default(), memory)?;
     tui::run(runs, &open, setting)
 }
@@ -124,7 +121,7 @@ pub(super) fn begin(
         model_args: args.model.clone(),
         cpu_args: args.cpu.clone(),
         sequences: Rc::new(Sequences::new(Arc::clone(&model), Vec::new())),
-        sampler,
+        sampler: Box::new(move |number| sampler.after(number)),
         tokenizer,
         eos,
         draws,

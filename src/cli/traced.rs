@@ -1,6 +1,8 @@
 //! `--trace PATH` and `open`: a recorded run instead of a live one, together with its model if that is available.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -8,6 +10,7 @@ use serde_json::{Map, Value};
 use super::device::Room;
 use super::edits;
 use super::prompt::Prompt;
+use super::starter::Starter;
 use super::{
     CacheDtypeName, CpuArgs, DeviceName, ModelArgs, PrecisionName, SelectArgs, input, tell, threads,
 };
@@ -17,10 +20,11 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::select::{Extent, numbers};
 use llama_trace_core::trace::{Address, ModelCard, Outline, PassOutline, Run, Select, Site, Sizes, Source};
 use llama_trace_engine::model::Model;
+use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::capture::RecordedFolder;
 use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Kept, Trace};
-use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded};
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded, Sequences};
 use llama_trace_tui as tui;
 
 /// The name of the built-in model's card.
@@ -30,6 +34,9 @@ const BUILT_IN: &str = "built-in";
 pub(super) struct Traced {
     pub(super) kept: Arc<dyn Kept>,
     recorded: Recorded,
+    /// What other runs need, if there is a model.
+    opened: Option<(Opened, ModelArgs, CpuArgs)>,
+    memory: usize,
 }
 
 impl Traced {
@@ -75,11 +82,14 @@ impl Traced {
             say_bounds(&trace);
             (Arc::new(trace), opened)
         };
-        let (model, tokenizer) = opened.unzip();
         let of_model = || of.model.as_ref().and_then(|_| input::tokenizer_quietly(of));
-        let tokenizer = tokenizer.unwrap_or_else(of_model);
+        let (model, tokenizer) = match &opened {
+            Some(Opened { model, tokenizer, .. }) => (Some(Arc::clone(model)), tokenizer.clone()),
+            None => (None, of_model()),
+        };
         let recorded = Recorded::new(Arc::clone(&kept), model, tokenizer, memory);
-        Ok(Self { kept, recorded })
+        let opened = opened.map(|opened| (opened, args.clone(), cpu.clone()));
+        Ok(Self { kept, recorded, opened, memory })
     }
 
     /// A sequence of one of the trace's runs.
@@ -120,10 +130,42 @@ impl Traced {
         let source = sources.remove(shown);
         let passes = source.outline().passes.len();
         let open = tui::OpenAt { at: at.cloned(), passes, ..tui::OpenAt::default() };
+        let starter = self.starter()?;
         let opener = move |sequence| self.recorded.open(Run::ITSELF, sequence);
         let mut runs = tui::Runs::of_sequences(source, Box::new(opener));
+        if let Some(mut starter) = starter {
+            runs = runs.with_starter(Box::new(move |run, new| starter.begin(run, new)));
+        }
         sources.into_iter().for_each(|source| runs.add(source));
         Ok((runs, open))
+    }
+
+    /// The starter of other runs with the model; `None` without a model.
+    fn starter(&self) -> Result<Option<Starter>> {
+        let Some((Opened { model, tokenizer, eos }, model_args, cpu_args)) = &self.opened else {
+            return Ok(None);
+        };
+        let samplers = (0..self.sequences())
+            .map(|sequence| self.recorded.sampler(sequence))
+            .collect::<Result<Vec<_>>>()?;
+        let mut starter = Starter {
+            model_args: model_args.clone(),
+            cpu_args: cpu_args.clone(),
+            sequences: Rc::new(Sequences::new(Arc::clone(model), Vec::new())),
+            sampler: Box::new(move |number| samplers[(number as usize).min(samplers.len() - 1)].clone()),
+            tokenizer: tokenizer.clone(),
+            eos: eos.clone(),
+            draws: 1,
+            memory: self.memory,
+            context: None,
+            others: HashMap::new(),
+        };
+        let starts = (0..self.sequences()).map(|sequence| {
+            let first = self.kept.passes(Run::ITSELF, sequence).first();
+            starter.start(sequence as u64, first.map(|pass| pass.tokens.clone()).unwrap_or_default())
+        });
+        starter.sequences = Rc::new(Sequences::new(Arc::clone(model), starts.collect()));
+        Ok(Some(starter))
     }
 
     /// Prints that the branches of a trace were not read.
@@ -153,7 +195,13 @@ impl Traced {
     }
 }
 
-type Opened = (Arc<Model>, Option<Arc<dyn llama_trace_formats::tokenizer::Tokenizer>>);
+/// The model of a trace, with what a run of it needs.
+struct Opened {
+    model: Arc<Model>,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// The tokens that end a text.
+    eos: Vec<u32>,
+}
 
 /// What a recorded run states about its model.
 struct Says {
@@ -238,7 +286,7 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
             .found(format!("{}, which differs in {}", model.card().name, differs.join("; ")))
             .next("give the --model that it was recorded from, or leave --model out"));
     }
-    Ok((Arc::new(model), opened.tokenizer))
+    Ok(Opened { model: Arc::new(model), tokenizer: opened.tokenizer, eos: opened.checkpoint.eos })
 }
 
 /// The settings of `model` that differ from what the run states.

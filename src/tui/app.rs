@@ -62,6 +62,8 @@ pub struct App {
     /// The outline of the shown run and sequence, as the source last gave it.
     pub(super) outline: Outline,
     pub(super) origin: Origin,
+    /// Whether another run can be begun beside the open ones.
+    pub(super) can_begin: bool,
     pub(super) theme: Theme,
     pub(super) place: Place,
     /// Whether the keys of the steps skip the reshapes between stages.
@@ -103,6 +105,7 @@ impl App {
         let place = Walk::new(&outline, 0).at(0);
         let cursor = Cursor::new(Selected::new(&outline.card.sizes()));
         let mut app = Self {
+            can_begin: !outline.recorded,
             outline,
             origin: Origin::default(),
             theme,
@@ -140,6 +143,13 @@ impl App {
     #[must_use]
     pub fn with_chapters(mut self, chapters: Chapters) -> Self {
         self.notes.chapters = chapters;
+        self
+    }
+
+    /// Sets whether another run can be begun beside the open ones. By default this holds for a live run.
+    #[must_use]
+    pub fn with_other_runs(mut self, can_begin: bool) -> Self {
+        self.can_begin = can_begin;
         self
     }
 

@@ -2,6 +2,7 @@
 //! edits. Each starts another run beside the shown one.
 
 use llama_trace_core::edit::Edit;
+use llama_trace_core::error::printable;
 use llama_trace_core::trace::{Address, Axis, Site, Step};
 
 use super::action::Action;
@@ -31,9 +32,15 @@ pub(super) fn open_token(app: &mut App) {
 }
 
 fn open_line(app: &mut App, text: String) {
-    if app.outline.recorded {
-        let wrong = "the stages after an edit need the model's weights, and a trace has only recorded values; \
-                     start the tracer with --prompt and --model to edit this run";
+    if !app.can_begin {
+        let wrong = match (app.outline.recorded, &app.origin.file) {
+            (true, Some(file)) => format!(
+                "an edited run needs the model, and a trace has no weights; quit, and type: llama-trace open {} --model DIR",
+                printable(file)
+            ),
+            (true, None) => "an edited run needs the model, and a trace has no weights; quit, and type: llama-trace open TRACE --model DIR".to_owned(),
+            (false, _) => "no edited run can be started here; start the tracer with --prompt".to_owned(),
+        };
         return app.say(wrong, true);
     }
     app.input.mode = Mode::Goto(GotoLine { text, chosen: None });

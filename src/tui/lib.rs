@@ -112,7 +112,7 @@ use palette::Palette;
 pub use lesson_state::{Answered, LessonProgress, OpenLesson};
 pub use lesson_values::Facts;
 pub use place::OpenAt;
-pub use runs::{Edited, NewRun, Runs};
+pub use runs::{Edited, NewRun, RunStarter, Runs};
 #[cfg(feature = "native")]
 pub use show::{require_terminal, run, visit};
 pub use verdict::Verdict;

@@ -124,6 +124,11 @@ impl Runs {
         self.sources.push(source);
     }
 
+    /// Returns whether another run can be begun beside the open ones.
+    pub fn can_begin(&self) -> bool {
+        self.starter.is_some()
+    }
+
     /// Begins a branch of the shown run and returns its number.
     ///
     /// # Errors
@@ -143,11 +148,11 @@ impl Runs {
         let run = self.next()?;
         let Some(starter) = &mut self.starter else {
             return Err(Error::usage(match new {
-                NewRun::Prompt(_) => "no other prompt can be run next to a recorded run or a chat",
-                NewRun::Edited(_) => "no edit can be run next to a recorded run or a chat",
-                NewRun::Scene(_) => "no lesson can be run next to a recorded run or a chat",
+                NewRun::Prompt(_) => "no other prompt can be run next to a chat or a trace without its model",
+                NewRun::Edited(_) => "no edit can be run next to a chat or a trace without its model",
+                NewRun::Scene(_) => "no lesson can be run next to a chat or a trace without its model",
             })
-            .next("start the tracer with --prompt and --model"));
+            .next("start the tracer with --prompt, or open the trace with --model"));
         };
         let known = match &new {
             NewRun::Scene(setting) => Some(Known { run, setting: (**setting).clone(), of_scene: true }),
@@ -163,11 +168,6 @@ impl Runs {
     /// The runs whose setting is known.
     pub(super) fn known(&self) -> impl Iterator<Item = (Run, &RunSetting)> {
         self.known.iter().map(|known| (known.run, &known.setting))
-    }
-
-    /// Returns whether other runs can be begun.
-    pub fn can_begin(&self) -> bool {
-        self.starter.is_some()
     }
 
     /// The open run with this setting. It may have more passes.

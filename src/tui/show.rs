@@ -101,6 +101,7 @@ fn show(mut runs: Runs, at: &OpenAt, setting: Setting) -> Result<Ended> {
     let theme = Theme::new(depth).with(setting.palette, paper);
     let mut app = App::new(runs.source().outline().clone(), theme, (80, 24))
         .with_chapters(setting.chapters)
+        .with_other_runs(runs.can_begin())
         .with_origin(Origin { file: setting.file, drawing: setting.drawing })
         .with_marks(setting.marks);
     if runs.can_begin() {

@@ -285,6 +285,46 @@ fn traces_are_compared_with_each_other_and_with_folders() {
     assert_eq!(llama_trace(["diff", &all, cut.to_str().unwrap()]).status.code(), Some(3));
 }
 
+/// A run with these options of the sampler has the stages `penalized_logits`, `min_p` and `typical_p`.
+#[test]
+fn the_stages_of_the_filters_are_compared_and_named() {
+    let (folder, model) = (TempDir::new().unwrap(), golden());
+    let sampling = |min_p| {
+        let fixed =
+            ["--temperature", "1", "--typical-p", "0.9", "--repetition-penalty", "1.5", "--seed", "3"];
+        [&["--model", &model, "-n", "3"][..], &fixed, &["--min-p", min_p]].concat()
+    };
+    let own = sampling("0.05");
+    let [a, b] = ["a", "b"].map(|name| exported(&folder, name, &own).to_str().unwrap().to_owned());
+    let trace = folder.path().join("run.trace").to_str().unwrap().to_owned();
+    ok(&llama_trace([&["record", "--ids", IDS, "-o", &trace][..], &own].concat()));
+    for (a, b) in [(&a, &b), (&a, &trace), (&trace, &a), (&trace, &trace)] {
+        let (code, report) = diff(&[a, b]);
+        assert_eq!(
+            (code, &report["same"], &report["missing"]),
+            (0, &true.into(), &serde_json::json!([])),
+            "{a} {b}: {report}"
+        );
+    }
+    // A mistake in a stage is found there, in a folder beside a folder and beside a trace.
+    for stage in ["penalized_logits", "min_p", "typical_p"] {
+        let file = Path::new(&b).join(format!("pass_000/{stage}.npy"));
+        let whole = values(&file);
+        let largest = whole.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+        let mut broken = whole.clone();
+        broken[[largest]] *= 0.5;
+        write(&file, &broken);
+        for other in [&a, &trace] {
+            let (code, report) = diff(&[other, &b]);
+            let expected = format!("p0/{stage}[v={largest}]");
+            assert_eq!((code, &report["first"]["address"]), (1, &expected.into()), "{report}");
+        }
+        write(&file, &whole);
+    }
+    let (code, _) = diff(&[&a, &b]);
+    assert_eq!(code, 0, "the folder is whole again");
+}
+
 /// Two traces with the same stages are compared part by part; folders are compared stage by stage. Both must find the
 /// same differences.
 #[test]

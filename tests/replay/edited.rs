@@ -179,8 +179,14 @@ fn before_an_edit_nothing_changes_and_after_it_something_does() {
 
 #[test]
 fn a_run_in_a_batch_and_in_the_viewer_has_the_same_edited_values() {
-    let texts =
-        ["L0/xk[pos=2] = 0", "p0/L1/softmax[h=1] = mean", "L1/mask off", "L1/ffn_hidden[f=3-7] *= -2"];
+    let texts = [
+        "L0/xk[pos=2] = 0",
+        "p0/L1/softmax[h=1] = mean",
+        "L1/mask off",
+        "L1/ffn_hidden[f=3-7] *= -2",
+        "final_norm[t=4] = mean",
+        "logits[v=2-9] = mean",
+    ];
     for name in MODELS {
         let model = edited(&model(&format!("golden/{name}"), Cpu::default(), &[]), &texts);
         let (frames, passes) = record(&model, &PROMPT);

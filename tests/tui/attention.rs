@@ -138,6 +138,59 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
     desk.keys("6").shows("for the one query");
 }
 
+/// The scores of a head for a repeated token, from the softmax on the screen.
+fn of_repeats(matrix: &[Vec<f64>], tokens: &[&str]) -> (f64, f64) {
+    let earlier = |t: usize| (0..t).filter(|&s| tokens[s] == tokens[t]).collect::<Vec<_>>();
+    let rows: Vec<usize> = (0..tokens.len()).filter(|&t| !earlier(t).is_empty()).collect();
+    let mean = |next: usize| {
+        let weights = rows.iter().map(|&t| earlier(t).into_iter().map(|s| matrix[t][s + next]).sum::<f64>());
+        weights.sum::<f64>() / rows.len() as f64
+    };
+    (mean(1), mean(0))
+}
+
+#[test]
+fn the_map_names_the_induction_head_and_defines_its_score_at_every_size() {
+    const TEXT: &str = "The fox kite lake hat drum fox kite lake";
+    let tokens: Vec<&str> = std::iter::once("").chain(TEXT.split(' ')).collect();
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut desk = Desk::reading(TEXT, "L1/softmax[h=0]", size);
+        desk.choose("layers");
+        let screen = desk.screen();
+        let line = |name: &str| {
+            let line = screen.lines().find_map(|line| Some(line[line.find(name)?..].to_owned()));
+            line.unwrap_or_else(|| panic!("no {name}\n{screen}"))
+        };
+        assert!(line("induction  ").contains("L1 h0 0."), "{screen}");
+        assert!(line("duplicate token  ").contains(" h"), "{screen}");
+        let definitions =
+            ["after them", "the tokens after earlier", "mean weight of the tokens after earlier"];
+        let defined = definitions.iter().any(|form| screen.contains(&format!("induction: {form}")));
+        assert!(defined, "{screen}");
+    }
+    // The numbers are those of the softmax.
+    let mut desk = Desk::reading(TEXT, "L1/softmax[h=0]", (200, 60));
+    let (induction, duplicate) = of_repeats(&matrix(&desk.app), &tokens);
+    assert!(induction > 0.5 && duplicate < 0.1, "{induction} {duplicate}");
+    desk.choose("layers");
+    desk.shows(&format!("induction        L1 h0 {induction:.2}"));
+    desk.shows("over 3 queries");
+}
+
+#[test]
+fn a_text_without_a_repeated_token_has_no_induction_score() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut desk = Desk::at("L0/softmax", size);
+        desk.choose("layers");
+        let screen = desk.screen();
+        for name in ["induction        ", "duplicate token  "] {
+            assert!(screen.contains(&format!("{name}no repeated token in this text")), "{screen}");
+        }
+        desk.go("p1/L0/softmax");
+        desk.choose("layers").shows("this token is new in the text");
+    }
+}
+
 #[test]
 fn heads_that_share_a_kv_head_stand_side_by_side_under_one_line() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -436,7 +489,14 @@ fn every_number_of_the_map_of_heads_is_complete_and_correct() {
     for width in 60..=200 {
         stage.event(Event::Resize(width, 16 + width % 40));
         // Below these lines is the foot of the panel.
-        let of_heads = ["layer", "one token back", "the first token", "the token itself"];
+        let of_heads = [
+            "layer",
+            "one token back",
+            "induction  ",
+            "duplicate token",
+            "the first token",
+            "the token itself",
+        ];
         for line in stage.body().iter().filter(|line| of_heads.iter().any(|name| line.starts_with(name))) {
             for number in read_text(line).into_iter().filter(|number| number.contains('.')) {
                 assert!(shares.contains(&number), "{number} in `{line}` at {width}\n{}", stage.screen());

@@ -32,9 +32,14 @@ pub(crate) struct Desk {
 impl Desk {
     /// The built-in model on "Once upon a time", with the cursor at an address.
     pub(crate) fn at(address: &str, size: (u16, u16)) -> Self {
+        Self::reading("Once upon a time", address, size)
+    }
+
+    /// The built-in model on `prompt`, with the cursor at an address.
+    pub(crate) fn reading(prompt: &str, address: &str, size: (u16, u16)) -> Self {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/builtin/tokenizer.json");
         let tokenizer: Arc<dyn Tokenizer> = Arc::from(tokenizer::open(folder.as_ref()).unwrap());
-        let ids = tokenizer.encode("Once upon a time").unwrap();
+        let ids = tokenizer.encode(prompt).unwrap();
         let checkpoint = llama_trace::builtin::open().unwrap();
         let model = Model::load(&checkpoint, Cpu::default()).unwrap();
         Self::on(model, ids, Some(tokenizer), address, size)

@@ -1,19 +1,19 @@
 //! A list of edits with the values that they read, and its application to the values of a stage.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ndarray::ArrayD;
 
+use super::kept::{Kept, PartAt};
+use super::operand::{Cells, Resolved, Seen};
 use super::{Edit, Operand, Operator, Origin, Part, Source};
 use crate::error::{Error, Result};
 use crate::ops::round;
-use crate::trace::stage::{Input, Rounded};
-use crate::trace::{
-    Address, Axis, Frame, FrameData, ModelCard, PassDims, Run, Site, Sizes, Stage, Step, Subject,
-};
+use crate::trace::stage::{Input, Rounded, Section};
+use crate::trace::{Address, Axis, Frame, ModelCard, PassDims, Run, Site, Sizes, Stage, Step, Subject};
 
 /// The values that edits read and a run does not compute itself.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub struct Given {
 }
 
 /// Something that must be in [`Given`] before the edits run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Needed {
     /// A stage of another run.
     Frame(Origin, Site),
@@ -35,19 +35,6 @@ pub enum Needed {
     Array(PathBuf),
     /// A mean over prompts.
     Mean(PathBuf, Option<usize>, Stage),
-}
-
-/// Inputs of operations that are switched off later in the pass, by sequence. See [`Operand::Input`].
-#[derive(Debug, Default)]
-pub struct Kept(HashMap<(usize, Option<Stage>), Vec<f32>>);
-
-impl Kept {
-    /// Keeps the values of `stage`, or of the input of the layer or of the head.
-    pub fn keep(&mut self, sequence: usize, stage: Option<Stage>, values: &[f32]) {
-        let kept = self.0.entry((sequence, stage)).or_default();
-        kept.clear();
-        kept.extend_from_slice(values);
-    }
 }
 
 /// The cells of one stage that one edit wrote.
@@ -150,13 +137,9 @@ impl Edits {
                 }
             }
         }
-        let mut all = Vec::new();
-        for one in needed {
-            if !all.contains(&one) {
-                all.push(one);
-            }
-        }
-        all
+        let mut seen = HashSet::new();
+        needed.retain(|one| seen.insert(one.clone()));
+        needed
     }
 
     /// Whether `stage` must not be derived from other stages. See [`Part::stops_derivation`].
@@ -184,6 +167,20 @@ impl Edits {
         })
     }
 
+    /// The parts whose operand is the mean of `site` and needs [`Kept::collect`], because a pass computes the stage block
+    /// by block and leaves out rows that nothing reads.
+    pub fn block_means(&self, site: Site) -> Vec<PartAt> {
+        let parts = self.list.iter().enumerate().flat_map(|(number, edit)| {
+            edit.parts.iter().enumerate().map(move |(at, part)| ((number, at), part))
+        });
+        parts
+            .filter(|(_, part)| {
+                in_blocks(site.stage) && part.operand == Operand::Mean && part.place.has(site)
+            })
+            .map(|(at, _)| at)
+            .collect()
+    }
+
     /// Applies all edits of `site` to `values`, the rows of the tokens `held` of pass `dims`. For a stage without a
     /// token axis, `values` is the whole stage. Returns whether an edit wrote to a cell.
     ///
@@ -192,7 +189,7 @@ impl Edits {
     pub fn apply(
         &self,
         card: (&Sizes, crate::config::Precision),
-        kept: &Kept,
+        kept: &mut Kept,
         site: Site,
         dims: PassDims,
         held: &Range<usize>,
@@ -201,12 +198,18 @@ impl Edits {
         let mut wrote = false;
         for (number, edit) in self.list.iter().enumerate() {
             for (at, part) in edit.parts.iter().enumerate().filter(|(_, part)| part.place.has(site)) {
+                if kept.collecting == Some((number, at)) {
+                    kept.means.entry((site.sequence, (number, at))).or_default().add(values, held.len());
+                    return Ok(wrote);
+                }
                 let stage = Seen { sizes: card.0, site, dims, held };
-                let changed = self.change(part, &stage, card.1, kept, values);
+                let changed = self.change((number, at), part, &stage, card.1, kept, values);
                 let changed = changed.map_err(|error| error.at(format!("--edit \"{edit}\"")))?;
                 if let Some(changed) = changed {
                     wrote = true;
-                    self.note(number, at, site, held, changed);
+                    if kept.collecting.is_none() {
+                        self.note(number, at, site, held, changed);
+                    }
                 }
             }
         }
@@ -216,6 +219,7 @@ impl Edits {
     /// Applies one part. Returns `None` if it has no cells here.
     fn change(
         &self,
+        number: PartAt,
         part: &Part,
         stage: &Seen<'_>,
         precision: crate::config::Precision,
@@ -238,7 +242,9 @@ impl Edits {
         if count == 0 {
             return Ok(None);
         }
-        let Some(operand) = self.operand(part, stage, kept, &of_pass, values)? else { return Ok(None) };
+        let Some(operand) = self.operand((number, part), stage, kept, &of_pass, values)? else {
+            return Ok(None);
+        };
         let rounded = site.stage.info().rounded != Rounded::Never;
         let (mut changed, mut first): (usize, Option<(Vec<usize>, f32, f32)>) = (0, None);
         let mut index = vec![0; axes.len()];
@@ -276,21 +282,27 @@ impl Edits {
     /// The operand of a part. `None` if the part does not apply in this pass, because the source has no such pass.
     fn operand<'a>(
         &'a self,
-        part: &'a Part,
+        (number, part): (PartAt, &'a Part),
         stage: &'a Seen<'_>,
         kept: &'a Kept,
         cells: &[usize],
         values: &[f32],
     ) -> Result<Option<Resolved<'a>>> {
-        let Seen { sizes, site, dims, .. } = *stage;
+        let Seen { sizes, site, dims, held } = *stage;
         let missing = |what: String| Error::usage(what).next("name cells that the other run has");
         Ok(Some(match &part.operand {
             Operand::Number(number) => Resolved::Number(*number),
             Operand::Input => {
                 let input = skipped_to(site.stage, sizes, dims);
-                match kept.0.get(&(site.sequence, input)).filter(|kept| kept.len() == values.len()) {
+                match kept.inputs.get(&(site.sequence, input)).filter(|kept| kept.len() == values.len()) {
                     Some(kept) => Resolved::Same(kept),
                     None => return Err(missing(format!("the input of {site} is not known"))),
+                }
+            }
+            Operand::Mean if in_blocks(site.stage) && held.len() < dims.tokens => {
+                match kept.means.get(&(site.sequence, number)) {
+                    Some(mean) => Resolved::OfToken(mean.values().into(), stage),
+                    None => return Err(missing(format!("the mean of {site} is not known"))),
                 }
             }
             Operand::Mean => Resolved::OfTokens(stage.means(values)),
@@ -299,7 +311,7 @@ impl Edits {
                 let Some(means) = means else {
                     return Err(missing(format!("{} was not read", file.display())));
                 };
-                Resolved::OfToken(means, stage)
+                Resolved::OfToken(means.into(), stage)
             }
             Operand::Array(file) => {
                 let Some(array) = self.given.arrays.get(file) else {
@@ -363,6 +375,11 @@ fn skipped_to(stage: Stage, sizes: &Sizes, dims: PassDims) -> Option<Stage> {
     }
 }
 
+/// Whether a pass computes the rows of `stage` in blocks, and only those that something reads.
+fn in_blocks(stage: Stage) -> bool {
+    stage.info().section == Section::End
+}
+
 fn site_of(pass: usize, layer: Option<usize>, stage: Stage) -> Site {
     Site { layer, ..Site::once(pass, stage) }
 }
@@ -381,137 +398,5 @@ impl Source {
         };
         let pass = self.address.pass.unwrap_or(site.pass);
         Site { run: Run::ITSELF, sequence, pass, layer, stage }
-    }
-}
-
-/// The values of a stage that an edit sees.
-#[derive(Clone, Copy)]
-struct Seen<'a> {
-    sizes: &'a Sizes,
-    site: Site,
-    dims: PassDims,
-    held: &'a Range<usize>,
-}
-
-impl Seen<'_> {
-    /// The length of an axis of the values.
-    fn length(&self, axis: Axis) -> usize {
-        match axis {
-            Axis::Token => self.held.len(),
-            axis => self.sizes.axis(axis, self.dims),
-        }
-    }
-
-    /// For each cell, the mean of the stage over the tokens, at the cell's other indices.
-    fn means(&self, values: &[f32]) -> Vec<f32> {
-        let axes = self.site.stage.axes();
-        let Some(token) = axes.iter().position(|&axis| axis == Axis::Token) else { return values.to_vec() };
-        let tokens = self.held.len();
-        let inner: usize = axes[token + 1..].iter().map(|&axis| self.length(axis)).product();
-        let mut means = vec![0.0; values.len()];
-        for (from, to) in values.chunks_exact(tokens * inner).zip(means.chunks_exact_mut(tokens * inner)) {
-            for i in 0..inner {
-                let sum: f64 = (0..tokens).map(|t| f64::from(from[t * inner + i])).sum();
-                let mean = (sum / tokens as f64) as f32;
-                (0..tokens).for_each(|t| to[t * inner + i] = mean);
-            }
-        }
-        means
-    }
-}
-
-/// An operand whose values are known.
-enum Resolved<'a> {
-    Number(f32),
-    /// A value for each cell of the stage.
-    Same(&'a [f32]),
-    OfTokens(Vec<f32>),
-    /// A value for each cell of a token.
-    OfToken(&'a [f32], &'a Seen<'a>),
-    /// The values of an array, and the number of values after which they repeat.
-    Array(Vec<f32>),
-    Cells(f32, Cells<'a>, Option<(f32, Cells<'a>)>),
-}
-
-impl Resolved<'_> {
-    /// The values of `array` for all selected cells of the pass, whose shape is `cells`. Its shape is that of the cells,
-    /// or its values are those of the last axis, or it has one value.
-    fn array(array: &ArrayD<f32>, cells: &[usize]) -> Result<Self> {
-        let long = |shape: &[usize]| shape.iter().copied().filter(|&length| length != 1).collect::<Vec<_>>();
-        let fits = long(array.shape()) == long(cells)
-            || array.len() == 1
-            || array.ndim() == 1 && cells.last() == Some(&array.len());
-        if !fits {
-            return Err(Error::usage("the array does not have the shape of the edited cells")
-                .expected(format!("the shape {cells:?}, or the values of its last axis"))
-                .found(format!("{:?}", array.shape()))
-                .next("give an array of this shape, or name other cells"));
-        }
-        Ok(Self::Array(array.iter().copied().collect()))
-    }
-
-    /// The operand for cell number `cell` of the edit in this pass, which is value `at` of the stage and has this index.
-    fn of(&self, cell: usize, at: usize, index: &[usize]) -> Result<f32> {
-        Ok(match self {
-            Self::Number(number) => *number,
-            Self::Same(values) => values[at],
-            Self::OfTokens(values) => values[at],
-            Self::OfToken(values, stage) => {
-                let axes = stage.site.stage.axes();
-                let of_token = axes.iter().zip(index).filter(|(axis, _)| **axis != Axis::Token);
-                values[of_token.fold(0, |at, (&axis, index)| at * stage.length(axis) + index)]
-            }
-            Self::Array(values) => values[cell % values.len()],
-            Self::Cells(factor, first, second) => {
-                let sum = match second {
-                    Some((sign, second)) => first.of(index)? + sign * second.of(index)?,
-                    None => first.of(index)?,
-                };
-                factor * sum
-            }
-        })
-    }
-}
-
-/// The cells of a source.
-struct Cells<'a> {
-    frame: &'a Frame,
-    array: &'a ArrayD<f32>,
-    /// For each axis of the source, its index or the axis of the edited stage that has the index.
-    axes: Vec<std::result::Result<usize, usize>>,
-}
-
-impl<'a> Cells<'a> {
-    fn new(source: &Source, frame: &'a Frame, edited: Stage) -> Result<Self> {
-        let FrameData::F32(array) = &frame.data else {
-            return Err(Error::usage(format!("{} holds integers", frame.site)));
-        };
-        let axis = |axis: &Axis| {
-            let fits = |letter: char| letter == axis.index() || letter == 'q' && *axis == Axis::Token;
-            match source.address.index.iter().find(|(letter, _)| fits(*letter)) {
-                Some(&(_, index)) => Ok(Ok(index)),
-                None => (edited.axes().iter().position(|other| other == axis))
-                    .map(Err)
-                    .ok_or_else(|| Error::usage(format!("{} needs an index {}", frame.site, axis.index()))),
-            }
-        };
-        let axes = frame.axes.iter().map(axis).collect::<Result<_>>()?;
-        Ok(Self { frame, array, axes })
-    }
-
-    /// The value that the cell with this index reads.
-    fn of(&self, index: &[usize]) -> Result<f32> {
-        let at: Vec<usize> = (self.axes.iter())
-            .map(|axis| match *axis {
-                Ok(index) => index,
-                Err(axis) => index[axis],
-            })
-            .collect();
-        self.array.get(&at[..]).copied().ok_or_else(|| {
-            let address = Address::of(self.frame.site, Step::Stage(self.frame.site.stage), &at);
-            Error::usage(format!("the other run has no {address}"))
-                .expected(format!("an index within {:?}", self.array.shape()))
-                .next("tokens are aligned by their index from the start; name t in the source, or fewer cells in the place")
-        })
     }
 }

@@ -7,6 +7,8 @@
 //! [`Edit::parse`] has the grammar. [`Edits`] is a list of edits with everything that they read.
 
 mod edits;
+mod kept;
+mod operand;
 mod parse;
 mod place;
 mod reach;
@@ -17,7 +19,8 @@ use std::path::PathBuf;
 use crate::error::Error;
 use crate::trace::{Address, Axis, ModelCard, Stage};
 
-pub use edits::{Changed, Edits, Given, Kept, Needed};
+pub use edits::{Changed, Edits, Given, Needed};
+pub use kept::{Kept, PartAt};
 pub use place::{Place, Selection};
 
 /// One edit, as the user wrote it. A switch such as `rope off` has several parts.

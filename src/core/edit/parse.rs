@@ -190,11 +190,6 @@ fn operand(text: &str, place: &Place) -> Result<Operand, String> {
                 "{stage} has no token axis, so it has no mean over tokens: edit the stage before it"
             ));
         }
-        if matches!(stage, Stage::FinalNorm | Stage::Logits) {
-            return Err(format!(
-                "a run computes {stage} only for the tokens that something reads, so it has no mean over tokens: edit ffn_residual of the last layer, or use mean(FILE)"
-            ));
-        }
         return Ok(Operand::Mean);
     }
     if let Some(file) = text.strip_prefix("mean(").and_then(|rest| rest.strip_suffix(')')) {
@@ -423,7 +418,6 @@ mod tests {
             ("wq = 0", "is a weight"),
             ("cache_k = mean", "no token axis"),
             ("softmax = mean(x.txt)", "depends on the text"),
-            ("logits = mean", "ffn_residual"),
             ("xq = nan", "NaN"),
             ("xq = 1e39", "largest float32"),
             ("xq = r1:xq", "tracer"),

@@ -186,7 +186,10 @@ impl Place {
             if let (Some(last), Some(&dims)) = (selected.last(), longest)
                 && last >= sizes.axis(axis, dims)
             {
-                return Err(Error::usage(past_the_last(axis, last, sizes.axis(axis, dims), dims)));
+                let length = sizes.axis(axis, dims);
+                return Err(Error::usage(past_the_last(axis, last, length, dims))
+                    .expected(format!("numbers below {length}"))
+                    .next("name cells that this run has"));
             }
         }
         Ok(())

@@ -30,7 +30,7 @@ impl Observer<'_> {
         let wrote = edits.touches(site)
             && edits.apply(
                 (&self.sizes, precision),
-                &self.pending.kept,
+                &mut self.pending.kept,
                 site,
                 part.dims,
                 &part.tokens,

@@ -28,7 +28,7 @@ pub(super) struct Pending {
     queue: Vec<(Site, Range<usize>, Late)>,
     /// The number of values stored here.
     host_values: usize,
-    /// Inputs of operations that an edit switches off.
+    /// Values that edits read later in the pass.
     pub(super) kept: Kept,
 }
 

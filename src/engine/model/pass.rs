@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::backend::{Draw, Drawn, PassRows, Span};
 use llama_trace_core::error::Result;
-use llama_trace_core::trace::{Probe, Stage};
+use llama_trace_core::trace::{NoProbe, Probe, Site, Stage};
 
 use super::activations::{Activations, LOGITS_AT_ONCE};
 use super::forward::{embed, head, layer};
@@ -129,11 +129,12 @@ pub fn begin(
 /// The errors of [`forward`].
 pub fn finish(model: &Model, work: &mut Activations, probe: &mut dyn Probe) -> Result<()> {
     for span in 0..work.spans.len() {
+        collect_means(model, work, span)?;
         let place = (&work.pass, work.number);
         let see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
         let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
         if stages.into_iter().any(|stage| see.wants(span, stage)) {
-            before_last(model, work, span, 0..work.spans[span].tokens - 1, probe)?;
+            block_by_block(model, work, span, 0..work.spans[span].tokens - 1, probe)?;
         }
     }
     head(model, work, &PassRows::Last, probe)?;
@@ -153,8 +154,9 @@ pub fn finish_rows(
     rows: Range<usize>,
     probe: &mut dyn Probe,
 ) -> Result<()> {
+    collect_means(model, work, 0)?;
     let last = work.spans[0].tokens - 1;
-    before_last(model, work, 0, rows.start..rows.end.min(last), probe)?;
+    block_by_block(model, work, 0, rows.start..rows.end.min(last), probe)?;
     if rows.contains(&last) {
         head(model, work, &PassRows::Last, probe)?;
         work.last_rows[0] = 0;
@@ -162,8 +164,26 @@ pub fn finish_rows(
     Ok(())
 }
 
-/// Runs the head for `rows` of a span, which do not include its last row.
-fn before_last(
+/// Computes the means over all tokens of a span that edits of the head's stages read. The pass itself may need only the
+/// last row.
+fn collect_means(model: &Model, work: &mut Activations, span: usize) -> Result<()> {
+    let Span { sequence, tokens, .. } = work.spans[span];
+    if model.edits.is_empty() || tokens == 1 {
+        return Ok(());
+    }
+    for stage in [Stage::FinalNorm, Stage::Logits] {
+        for part in model.edits.block_means(Site { sequence, ..Site::once(work.number, stage) }) {
+            work.pending.kept.collect(sequence, Some(part));
+            let collected = block_by_block(model, work, span, 0..tokens, &mut NoProbe);
+            work.pending.kept.collect(sequence, None);
+            collected?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the head for `rows` of a span.
+fn block_by_block(
     model: &Model,
     work: &mut Activations,
     span: usize,

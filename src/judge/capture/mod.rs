@@ -18,6 +18,7 @@ mod recorded;
 
 pub use folder::Folder;
 pub use map::config_of;
+pub use npy::array;
 pub use recorded::RecordedFolder;
 
 pub(crate) use files::npy_files;

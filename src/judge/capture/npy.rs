@@ -56,6 +56,22 @@ pub(crate) fn read(path: &Path, site: Site) -> Found {
     }
 }
 
+/// The numbers in the file at `path`, as float32. The number types are those of [`RecordedFolder`](super::RecordedFolder).
+///
+/// # Errors
+/// The reason why there are no numbers.
+pub fn array(path: &Path) -> Result<ArrayD<f32>, String> {
+    match read(path, Site::once(0, Stage::Embedding)) {
+        Found::Frame(frame) => Ok(match &frame.data {
+            FrameData::F32(array) => array.clone(),
+            FrameData::I64(array) => array.mapv(|value| value as f32),
+            FrameData::I8(array) => array.mapv(f32::from),
+        }),
+        Found::Damaged(why) | Found::TooLarge(why) => Err(why),
+        Found::Missing => Err("there is no such file".into()),
+    }
+}
+
 /// A bool mask as the numbers that attention adds: 0 or −∞. Some runtimes write true for a visible key, others for a
 /// hidden one. Each token sees its own key, which tells the two apart.
 fn mask(bytes: &[u8]) -> Option<FrameData> {

@@ -393,7 +393,9 @@ impl Live {
                 let frame = lock(&self.store).whole(*site)?;
                 let small = frame.shape().iter().product::<usize>() <= AT_ONCE;
                 let sizes = self.outline.card.sizes();
-                small.then(|| Answer::Patterns(Measuring::of_frame(&frame, &sizes, dims)))
+                let passes = self.outline.passes.iter().take(site.pass + 1);
+                let text: Vec<u32> = passes.flat_map(|pass| &pass.tokens).map(|token| token.id).collect();
+                small.then(|| Answer::Patterns(Measuring::of_frame(&frame, &sizes, dims, &text)))
             }
             _ => None,
         }

@@ -96,10 +96,9 @@ impl Recorded {
         let turn = Arc::clone(&self.turn);
         let member =
             Member { run, sequence, sequences, shares: sequences, turn, setting: None, _counted: None };
-        let sampler = match sampler(&*self.trace, sequence)? {
-            // If the sampler settings are unknown but there is a model, the most likely token is taken.
-            None if self.model.is_some() => Some(greedy()?),
-            sampler => sampler,
+        let sampler = match &self.model {
+            Some(_) => Some(self.sampler(sequence)?),
+            None => sampler(&*self.trace, sequence)?,
         };
         let over = Over {
             outline: self.outline(run, fork, sequence),
@@ -134,6 +133,15 @@ impl Recorded {
                 Box::new(Together::new((trace, kept), asked, self.trace.passes(run, sequence), self.memory))
             }
         })
+    }
+
+    /// The sampler of another run like this sequence. If the trace does not have its settings, the sampler takes the most
+    /// likely token.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the settings in the trace are not valid.
+    pub fn sampler(&self, sequence: usize) -> Result<Sampler> {
+        sampler(&*self.trace, sequence)?.map_or_else(greedy, Ok)
     }
 
     /// The stages that are available without running anything again.
@@ -428,10 +436,11 @@ impl Reader {
 
     fn patterns(&mut self, site: Site) -> Result<Vec<Pattern>> {
         let (dims, sizes) = (self.dims(site)?, self.sizes());
+        let text = self.text(site.pass);
         if self.is_small(site, dims) {
-            return Ok(Measuring::of_frame(&*self.frame(site)?, &sizes, dims));
+            return Ok(Measuring::of_frame(&*self.frame(site)?, &sizes, dims, &text));
         }
-        let mut measuring = Measuring::new(site, &sizes, dims);
+        let mut measuring = Measuring::new(site, &sizes, dims, &text);
         let region = Region::whole(&sizes.shape(site.stage.axes(), dims));
         self.show(site, &region, &mut measuring)?;
         Ok(measuring.patterns())

@@ -243,12 +243,18 @@ impl<'m> Worker<'m> {
     /// The attention patterns of the heads of a layer.
     fn patterns(&mut self, site: Site) -> Result<Vec<Pattern>> {
         let (dims, sizes) = self.dims(site)?;
+        let text = self.text(site.pass);
         if bytes(site.stage, &sizes, dims) <= lock(&self.store).largest() {
-            return Ok(Measuring::of_frame(&*self.frame(site)?, &sizes, dims));
+            return Ok(Measuring::of_frame(&*self.frame(site)?, &sizes, dims, &text));
         }
-        let mut measuring = Measuring::new(site, &sizes, dims);
+        let mut measuring = Measuring::new(site, &sizes, dims, &text);
         self.run(site, 0..dims.tokens, &mut measuring)?;
         Ok(measuring.patterns())
+    }
+
+    /// The ids of the tokens up to the end of `pass`.
+    fn text(&self, pass: usize) -> Vec<u32> {
+        self.passes[..=pass].iter().flat_map(|pass| &pass.ids).copied().collect()
     }
 
     /// The order of `part`, a row of the vocabulary.
@@ -267,8 +273,7 @@ impl<'m> Worker<'m> {
             self.block(at.site.other(Stage::Logits), &Region(vec![last..dims.tokens, 0..sizes.vocab]))?;
         let run = block.run(last * sizes.vocab).ok_or_else(|| missing(at.site))?;
         let Values::F32(logits) = block.frame.values().slice(run) else { return Err(missing(at.site)) };
-        let text: Vec<u32> =
-            self.passes[..=at.site.pass].iter().flat_map(|pass| &pass.ids).copied().collect();
+        let text = self.text(at.site.pass);
         self.session.sequence.look((logits, &text), at.site.pass as u64, at)
     }
 

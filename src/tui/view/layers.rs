@@ -25,19 +25,28 @@ const PICTURE: u16 = 2;
 /// Columns before the cells.
 const LABEL: u16 = 9;
 /// Lines below the cells: the heads with the largest values of each measure, and the formulas.
-const BELOW: u16 = 6;
+const BELOW: u16 = 9;
 /// Number of heads that are named for each measure.
 const NAMED: usize = 6;
 
 /// The colour span of attention weights, which are probabilities.
 const SHARES: Span = Span { positive: true, high: 1.0, clipped: 0, at_most: false };
 
-/// A measure of a head: its name, its formula, its value.
-type Measure = (&'static str, &'static str, fn(&Pattern) -> f64);
-const MEASURES: [Measure; 3] = [
-    ("one token back", "the mean of softmax[h, t, p − 1]", |head| head.back),
-    ("the first token", "of softmax[h, t, 0]", |head| head.first),
-    ("the token itself", "of softmax[h, t, p]", |head| head.itself),
+/// A measure of a head: its name, its value, and the number of queries in the mean.
+type Measure = (&'static str, fn(&Pattern) -> f64, fn(&Pattern) -> usize);
+const MEASURES: [Measure; 5] = [
+    ("one token back", |head| head.back, |head| head.queries),
+    ("induction", |head| head.induction, |head| head.repeats),
+    ("duplicate token", |head| head.duplicate, |head| head.repeats),
+    ("the first token", |head| head.first, |head| head.queries),
+    ("the token itself", |head| head.itself, |head| head.queries),
+];
+
+/// The definitions of the measures of repeated tokens, from the longest to the shortest form.
+const OF_REPEATS: [&str; 3] = [
+    "induction: mean weight of the tokens after earlier equal tokens; duplicate token: of these equal tokens",
+    "induction: the tokens after earlier equal tokens; duplicate token: these",
+    "duplicate: equal tokens before; induction: after them",
 ];
 
 /// The heads of every layer.
@@ -64,7 +73,7 @@ impl View for Layers {
         [
             "All heads of all layers: the mean attention of each head to the previous token.",
             "A head near 1 attends one token back, whatever the text. The lines below also name heads that attend to the first token.",
-            "The arrow keys choose a head, Enter shows it large.",
+            "An induction head attends to the tokens after earlier equal tokens, a duplicate-token head to the earlier equal tokens.",
         ]
     }
 
@@ -151,7 +160,8 @@ impl View for Layers {
         let forms = number.iter().map(|&said| said.to_owned()).chain([String::new()]);
         pieces.push(Piece::forms(forms, theme.dim()).rank(1));
         put_fit(buf, foot, 0, 0, &pieces);
-        put(buf, foot, 0, 1, "Enter shows the head large", theme.dim());
+        let forms = OF_REPEATS.iter().map(|&said| said.to_owned());
+        put_fit(buf, foot, 0, 1, &[Piece::forms(forms, theme.dim())]);
     }
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
@@ -236,9 +246,19 @@ impl Layers {
             put(buf, area, 0, y, "no query of this pass sees a token before its own", theme.dim());
             return;
         }
-        for (down, (name, _, value)) in (y..).zip(MEASURES) {
+        let repeats = heads.first().map_or(0, |(_, head)| head.repeats);
+        for (down, (name, value, count)) in (y..).zip(MEASURES) {
             heads.sort_by(|a, b| value(b.1).total_cmp(&value(a.1)).then(a.0.cmp(&b.0)));
             let mut pieces = vec![Piece::whole(format!("{name:<17}"), theme.dim())];
+            if heads.first().is_some_and(|(_, head)| count(head) == 0) {
+                let none = match app.place().pass {
+                    0 => "no repeated token in this text",
+                    _ => "this token is new in the text",
+                };
+                pieces.push(Piece::whole(none, theme.dim()));
+                put_fit(buf, area, 0, down, &pieces);
+                continue;
+            }
             for (rank, ((layer, head), it)) in heads.iter().take(NAMED).enumerate() {
                 let style = if rank == 0 { theme.strong() } else { Style::new() };
                 let told = format!("L{layer} h{head} {:.2}  ", value(it));
@@ -246,17 +266,28 @@ impl Layers {
             }
             put_fit(buf, area, 0, down, &pieces);
         }
-        let [back, first, itself] = MEASURES.map(|(_, formula, _)| formula);
         let over =
             if queries == 1 { "for the one query".to_owned() } else { format!("over the {queries} queries") };
         let said = [
-            format!("{over} t at positions p > 0: {back}, {first} and {itself}"),
-            format!("{back} {over} t at positions p > 0"),
-            format!("{back} {over}"),
+            format!(
+                "{over} t at positions p > 0: the mean of softmax[h, t, p − 1], of softmax[h, t, 0] and of softmax[h, t, p]"
+            ),
+            format!("the mean of softmax[h, t, p − 1] {over} t at positions p > 0"),
+            format!("the mean of softmax[h, t, p − 1] {over}"),
         ];
-        // The note explains all three measures. An empty line separates it from the lines above, if there is
-        // room.
-        let y = if area.height > y + 4 { y + 4 } else { y + 3 };
+        // An empty line separates the notes from the lines above, if there is room.
+        let below = y + MEASURES.len() as u16;
+        let y = if area.height > below + 2 { below + 1 } else { below };
         put_fit(buf, area, 0, y, &[Piece::forms(said, theme.dim())]);
+        if repeats > 0 {
+            let queries = if repeats == 1 { "query" } else { "queries" };
+            let said = [
+                format!(
+                    "induction and duplicate token: over {repeats} {queries} with an earlier equal token"
+                ),
+                format!("induction, duplicate token: over {repeats} {queries}"),
+            ];
+            put_fit(buf, area, 0, y + 1, &[Piece::forms(said, theme.dim())]);
+        }
     }
 }

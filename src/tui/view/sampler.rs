@@ -255,8 +255,10 @@ impl View for Sampler {
             Piece::whole(" choose  ", theme.dim()),
             Piece::whole("← →", theme.key()),
             Piece::whole(" change  ", theme.dim()),
+            Piece::whole("u", theme.key()),
+            Piece::whole(" 100 draws  ", theme.dim()),
             Piece::whole("Esc", theme.key()),
-            Piece::whole(" the run's own", theme.dim()),
+            Piece::forms([" the run's own", " resets"].map(String::from), theme.dim()),
         ];
         let branch = app.sampler.setting().map(|_| {
             Piece::forms(
