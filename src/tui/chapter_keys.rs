@@ -5,11 +5,11 @@ use llama_trace_core::lesson::Lesson;
 use llama_trace_core::trace::Step;
 
 use super::app::App;
+use super::effect::Effect;
 use super::goto::{self, Target};
 use super::lesson_keys;
 use super::panel_state::Focus;
 use super::place::present;
-use super::update::Effect;
 use super::view::{self, Panels};
 
 /// Minimum number of lines of an answer that are scrolled into sight, including its heading.

@@ -6,11 +6,11 @@ use llama_trace_core::trace::Address;
 use super::action::Action;
 use super::app::App;
 use super::comparison_keys;
+use super::effect::Effect;
 use super::erase::Erase;
 use super::input::Mode;
 use super::lesson_state::{Answered, Arrival, Before, LessonState, OpenLesson, how};
 use super::panel_state::{Focus, PanelState};
-use super::update::Effect;
 use super::user_event::{KeyCode, KeyEvent, KeyModifiers};
 use super::view::{self, Panels};
 

@@ -11,13 +11,13 @@ use llama_trace_core::lesson::{Lesson, Unfinished, World};
 use llama_trace_core::trace::{Outline, Source};
 
 use super::app::App;
+use super::effect::Effect;
 use super::lesson_keys;
 use super::lesson_state::{Answered, Arrival, OpenLesson};
 use super::lesson_values::{Facts, RunWorld};
 use super::runs::Runs;
 use super::snapshot::complete;
 use super::theme::Theme;
-use super::update::Effect;
 use super::{effects, panel_state};
 
 /// The screens of a lesson.

@@ -36,6 +36,7 @@ pub mod display;
 mod edit_keys;
 pub mod edit_list;
 mod edited;
+pub mod effect;
 pub mod effects;
 pub mod erase;
 pub mod events;

@@ -1,8 +1,7 @@
 //! [`update`]: state and action in, state and effect out. It does no I/O: the event loop executes the [`Effect`].
 
 use llama_trace_core::error::printable;
-use llama_trace_core::lesson::RunSetting;
-use llama_trace_core::trace::{Address, Fork, Run, Status};
+use llama_trace_core::trace::{Address, Run, Status};
 
 use super::action::Action;
 use super::app::App;
@@ -12,6 +11,7 @@ use super::comparison_keys;
 use super::derivation_keys;
 use super::display::Scale;
 use super::edit_keys;
+pub use super::effect::Effect;
 use super::erase::Erase;
 use super::goto::{self, COMMANDS, Target};
 use super::hidden::HIDDEN;
@@ -23,7 +23,6 @@ use super::mouse;
 use super::move_keys::{self, layer, move_cursor, pass, sequence, slice, step};
 use super::panel_state::Focus;
 use super::report::Report;
-use super::runs::NewRun;
 use super::screen_option::ScreenOption;
 use super::screen_settings;
 use super::search_keys;
@@ -36,47 +35,6 @@ use super::view::Panels;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
 use super::view_keys;
-
-/// Work for the event loop after an update.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Only draws the screen.
-    None,
-    /// Requests one more pass of the source.
-    Advance,
-    /// Begins a branch, and shows it.
-    Branch(Fork),
-    /// Lists the branches.
-    Branches,
-    /// Lists the edits.
-    Edits,
-    /// Begins another run, and shows it.
-    Begin(NewRun),
-    /// Shows the run of a scene. Begins it if no open run has this setting.
-    Scene(Box<RunSetting>),
-    /// Appends the screen as a scene to the file of a lesson.
-    AppendScene,
-    /// Goes to an address in another sequence or another run.
-    Open(Run, Address),
-    /// Writes the current stage to a file.
-    Export,
-    /// Hands a text to the clipboard.
-    Copy(String),
-    /// Writes the marks to their file.
-    SaveMarks,
-    /// Draws the screen into a file.
-    Draw,
-    /// Clears the terminal before drawing.
-    Redraw,
-    /// Restores the terminal and stops the process until it is continued.
-    Suspend,
-    /// Stops what the source is doing.
-    Stop,
-    /// Ends the viewer.
-    Quit,
-    /// Ends the viewer, or goes back, while the first pass is still being computed.
-    Abandon,
-}
 
 /// Changes `app` in response to `action`, and returns what the event loop must do. No other function changes the state
 /// in response to input.
