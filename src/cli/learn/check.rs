@@ -71,7 +71,16 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
         Ok(lesson) => lesson,
         Err(problems) => return Ok(Checked { problems, ..Checked::default() }),
     };
-    let mut walk = Walk::begin(args, &lesson, SMALLEST)?;
+    let mut walk = match Walk::begin(args, &lesson, SMALLEST) {
+        Ok(walk) => walk,
+        // The run of the first scene cannot begin.
+        Err(error @ Error::Prompt(_)) => {
+            let line = lesson.scenes.first().map_or(1, |scene| scene.line);
+            let problems = vec![Problem { line, what: one_line(&error.to_string()) }];
+            return Ok(Checked { problems, scenes: lesson.scenes.len(), ..Checked::default() });
+        }
+        Err(error) => return Err(error),
+    };
     let mut checked = Checked { scenes: lesson.scenes.len(), ..Checked::default() };
     for (at, scene) in lesson.scenes.iter().enumerate() {
         stop::check()?;
