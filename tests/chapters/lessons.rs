@@ -220,7 +220,7 @@ fn the_list_names_every_lesson() {
 #[test]
 fn a_page_holds_its_pictures_and_no_markup_of_a_stranger() {
     let markdown = "# <script>alert(1)</script> & more\n<!-- scene: p0/L1/softmax[h=0,t=last]\nprompt: <script>alert(2)</script> \"&'\n-->\n\
-        <script>alert(3)</script> [link](javascript:alert(4)) ![image](https://a.b/c.png) **bold**\n\n<img src=x onerror=alert(5)>\n\n\
+        Text <script>alert(3)</script> [link](javascript:alert(4)) ![image](https://a.b/c.png) **bold**\n\n<img src=x onerror=alert(5)>\n\n\
         <!-- ask: choice\nanswer: 2\nhint: * | No.\n-->\nWhich <b>one</b>?\n\n1. <i>First</i>\n2. Second `<b>`\n\n<details><summary>Answer</summary>\n\nThe **explanation**.\n\n</details>\n\
         <!-- scene: p0/logits -->\n<!-- ask: number\nanswer: p0/logits[t=0].max\n-->\nHow much?\n\n<details><summary>Answer</summary>\n\nSo much.\n\n</details>\n";
     let (folder, name) = lesson(markdown);

@@ -71,7 +71,16 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
         Ok(lesson) => lesson,
         Err(problems) => return Ok(Checked { problems, ..Checked::default() }),
     };
-    let mut walk = Walk::begin(args, &lesson, SMALLEST)?;
+    let mut walk = match Walk::begin(args, &lesson, SMALLEST) {
+        Ok(walk) => walk,
+        // The run of the first scene cannot begin.
+        Err(error @ Error::Prompt(_)) => {
+            let line = lesson.scenes.first().map_or(1, |scene| scene.line);
+            let problems = vec![Problem { line, what: one_line(&error.to_string()) }];
+            return Ok(Checked { problems, scenes: lesson.scenes.len(), ..Checked::default() });
+        }
+        Err(error) => return Err(error),
+    };
     let mut checked = Checked { scenes: lesson.scenes.len(), ..Checked::default() };
     for (at, scene) in lesson.scenes.iter().enumerate() {
         stop::check()?;
@@ -81,7 +90,7 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
             continue;
         }
         match walk.show(at)? {
-            Err(what) => checked.problems.push(Problem { line: scene.line, what: one_line(&what) }),
+            Err(what) => checked.problems.push(unshown(&mut walk, scene, &what)?),
             Ok(()) => {
                 walk.screens.draw(&mut walk.runs, true, &mut stop::check)?;
                 if let Some(question) = &scene.question {
@@ -92,6 +101,19 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
     }
     checked.problems.sort_by_key(|problem| problem.line);
     Ok(checked)
+}
+
+/// The problem of a scene that cannot be shown. If the reason is the answer of its question, the problem is there.
+fn unshown(walk: &mut Walk, scene: &Scene, what: &str) -> Result<Problem> {
+    if let Some(question) = &scene.question {
+        let Walk { screens, runs } = walk;
+        let right = screens.evaluate(runs, &mut stop::check, |world| solution(scene, question, world))?;
+        if right.is_err_and(|wrong| wrong == what) {
+            let what = format!("the answer has no value: {}", one_line(what));
+            return Ok(Problem { line: question.line, what });
+        }
+    }
+    Ok(Problem { line: scene.line, what: one_line(what) })
 }
 
 /// A message of several lines in one line.
