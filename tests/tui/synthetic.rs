@@ -352,7 +352,9 @@ impl Source for Synthetic {
             Query::Spread(part) => Answer::Spread(Spread::of_frame(&frame, part.held)),
             Query::Order(part) => Answer::Order(Order::of(&Block::whole(frame), part.held)),
             Query::Patterns(_) => {
-                Answer::Patterns(Measuring::of_frame(&frame, &self.outline.card.sizes(), pass.dims))
+                let passes = self.outline.passes.iter().take(site.pass + 1);
+                let text: Vec<u32> = passes.flat_map(|pass| &pass.tokens).map(|token| token.id).collect();
+                Answer::Patterns(Measuring::of_frame(&frame, &self.outline.card.sizes(), pass.dims, &text))
             }
             Query::Stream(at) => Answer::Stream(added(&self.rules(), at, self)?),
             Query::Units(at) => Answer::Units(Arc::new(strongest(&self.rules(), at, self)?)),

@@ -88,6 +88,10 @@ impl View for Layers {
         // The heads are more important than the lines below.
         let least = 2 + u16::try_from(rows.min(4)).unwrap_or(0);
         let footer = BELOW.min(body.height.saturating_sub(least)).min(body.height / 2);
+        // The pictures are more important than the notes.
+        let pictured = 2 + (PICTURE + 1).saturating_mul(u16::try_from(rows).unwrap_or(u16::MAX));
+        let beside = body.height.saturating_sub(pictured);
+        let footer = if beside > MEASURES.len() as u16 { footer.min(beside) } else { footer };
         let lines = body.height.saturating_sub(2 + footer) / u16::try_from(rows).unwrap_or(u16::MAX);
         let tall = if lines < PICTURE + 1 { 1 } else { lines.min(HIGHEST) };
         let head = app.cursor.selected.get(Axis::Head, columns);
