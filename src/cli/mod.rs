@@ -57,8 +57,8 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use args::{
     BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, EffectName,
-    KataLanguage, KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart,
-    PrecisionName, RankedPart, RunArgs, SamplingArgs, SelectArgs, TraceArgs,
+    KeepName, LogFormat, MemoryArgs, MetricName, ModelArgs, OpenArgs, PatchFormat, PatchPart, PrecisionName,
+    RankedPart, RunArgs, SamplingArgs, SelectArgs, TraceArgs,
 };
 use commands::{
     AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, KataArgs,

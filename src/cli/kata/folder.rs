@@ -76,7 +76,7 @@ impl Folder {
                 .next("run it yourself on a folder of cases, or print something in it"));
         }
         let read = |(number, (path, case)): (usize, (&PathBuf, &Case))| {
-            self::read(&path.join(OUT), case).map_err(|what| {
+            read_output(&path.join(OUT), case).map_err(|what| {
                 Error::failed("the program did not write a valid output")
                     .at(format!("case {number}, {}: {OUT}", case.title))
                     .expected("np.save(case / \"out.npy\", out) for each subfolder of its last argument")
@@ -88,7 +88,7 @@ impl Folder {
 }
 
 /// Reads an output. Its kind and its size are checked first.
-fn read(path: &Path, case: &Case) -> Result<Output, String> {
+fn read_output(path: &Path, case: &Case) -> std::result::Result<Output, String> {
     let about = fs::symlink_metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => "the file does not exist".to_owned(),
         _ => format!("the file cannot be read: {error}"),

@@ -62,7 +62,8 @@ pub(super) fn words(command: &str) -> Result<Vec<String>> {
 fn end(child: &mut Child) {
     #[cfg(unix)]
     if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-        drop(rustix::process::kill_process_group(group, rustix::process::Signal::KILL));
+        // The group may have ended already.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     drop(child.kill());
 }

@@ -29,6 +29,7 @@ mod sixteen;
 mod streamed;
 pub mod tolerance;
 mod traced;
+mod whole_stage;
 
 use comparison::Comparison;
 use difference::{Pair, shape};

@@ -297,5 +297,7 @@ impl Operands for Held<'_> {
 /// The right value of a cell from its operands.
 fn explanation(case: &Case, at: usize) -> Result<Explanation> {
     let mut held = Held { case, operands: case.stage().operands()? };
-    explain(case.run.rules(), case.site, at, TERMS, &mut held)
+    let explanation = explain(case.run.rules(), case.site, at, TERMS, &mut held)?;
+    // The right value is computed by the rule, not recorded.
+    Ok(Explanation { recorded: false, ..explanation })
 }

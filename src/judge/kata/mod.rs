@@ -2,12 +2,12 @@
 //! [`judge`] compares the outputs with the rules of [`llama_trace_core::explain`] in float64, and names the mistake that
 //! would give wrong values. The mistakes are those of [`crate::diff`].
 //!
-//! | file | content |
+//! | item | content |
 //! |---|---|
-//! | [`table`] | the stages, with their inputs and numbers |
+//! | [`KATAS`] | the stages, with their inputs and numbers |
 //! | [`Run`] | a run of a model by its rules alone, from which cases take their inputs |
 //! | [`Case`] | the inputs and the right output of one stage |
-//! | [`npy`] | `.npy` files, with checks before anything is read |
+//! | [`Output`] | `.npy` files, with checks before anything is read |
 //! | [`judge`] | the verdict |
 //! | [`skeleton`] | programs to be completed, in Python and Rust |
 
