@@ -394,8 +394,9 @@ bool resolve(size_t first) {
     return any;
 }
 
-// A fiber lives until the process ends. It runs one thread after another, each in another block.
-[[noreturn]] void live() {
+// Runs one thread after another, each of another block. A fiber lives until the process ends: a new one for each thread
+// would take two system calls.
+[[noreturn]] void run_threads() {
     for (;;) {
         body(body_of);
         // If a thread did not wait, the next kernel could begin at the end of this kernel, although earlier kernels still
@@ -410,14 +411,14 @@ bool resolve(size_t first) {
     }
 }
 
-// The entry of a fiber that is made: goes back to the maker at once.
+// The entry of a new fiber. Returns to new_fiber at once.
 void enter() {
-    if (_setjmp(now->at) == 0) _longjmp(scheduler, 1);
-    live();
+    yield();
+    run_threads();
 }
 
-// Makes a fiber that waits for its first thread.
-std::unique_ptr<Fiber> made() {
+// Returns a fiber that waits for its first thread.
+std::unique_ptr<Fiber> new_fiber() {
     std::unique_ptr<Fiber> fiber(new Fiber);
     fiber->stack.reset(new char[STACK]);
     ucontext_t context;
@@ -454,7 +455,7 @@ void run_four(unsigned first, unsigned end, bool backwards) {
 
 void run_block(unsigned threads, bool backwards) {
     arrays.clear(), arrivals.clear();
-    while (fibers.size() < threads) fibers.push_back(made());
+    while (fibers.size() < threads) fibers.push_back(new_fiber());
     for (unsigned i = 0; i < threads; i++) {
         Fiber& fiber = *fibers[i];
         fiber.state = State::Ready, fiber.waited = fiber.unseen = false;
@@ -563,6 +564,7 @@ void wait_for_copies(unsigned left) {
     groups.erase(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(done));
     if (groups.size() == 1 && groups[0].empty()) groups.clear();
 }
+
 }  // namespace emulated
 
 uint32_t shared_address(const void* at) {
@@ -680,7 +682,7 @@ EXPORTED int llt_arguments(const char* name, unsigned* bytes) {
 // Runs kernel `name` over a grid of blocks. Calls `early`, if given, with one address of each page from which a thread
 // copied before WAIT_FOR_INPUT. Returns 0 for success, and 1 if this file has no such kernel.
 EXPORTED int llt_launch(const char* name, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
-                          void** args, void (*early)(void* of, uint64_t at), void* of) {
+                        void** args, void (*early)(void* of, uint64_t at), void* of) {
     std::lock_guard<std::mutex> guard(one_at_a_time);
     for (size_t i = 0; i < emulated::NUMBER_OF_KERNELS; i++) {
         const emulated::Kernel& kernel = emulated::KERNELS_HERE[i];

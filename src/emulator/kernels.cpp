@@ -10,7 +10,7 @@
 namespace emulated {
 namespace {
 
-// Puts an argument at its place in the list that a template infers.
+// Count<N>::Type has the numbers 0 to N - 1. (std::index_sequence would need a header of the C++ library.)
 template <size_t... I>
 struct Numbers {};
 template <size_t N, size_t... I>
