@@ -19,6 +19,7 @@ use llama_trace::model::Model;
 use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
 use llama_trace::trace::stage::Section;
 use llama_trace::trace::{Address, Step, Subject};
+use llama_trace::tui::screen_option::ScreenOption;
 use llama_trace::tui::snapshot::Snapshot;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::view::kind::View;

@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn the_stages_that_are_not_there_are_asked_for_together() {
-        let mut evaluation_of = |text: &str| {
+        let evaluation_of = |text: &str| {
             let fake = Fake::new();
             let mut evaluation = Evaluation::new(&fake);
             let value = evaluation.value(&Expression::parse(text).unwrap());

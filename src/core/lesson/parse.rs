@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(scenes.len(), 2);
         assert_eq!((scenes[0].screen.at.as_str(), scenes[0].words.as_str()), ("p0/L0/softmax", "What."));
         assert_eq!(scenes[1].words, "## Look\n\nHere.");
-        let scenes = super::tests::scenes("# T\n\nOnly words.\n");
+        let scenes = tests::scenes("# T\n\nOnly words.\n");
         assert_eq!((scenes.len(), scenes[0].screen.at.as_str(), scenes[0].line), (1, "p0/tokens", 3));
     }
 
