@@ -260,9 +260,9 @@ fn give(app: &mut App, given: Given) {
 }
 
 /// Takes in the judgement of an answer.
-pub(super) fn take_verdict(app: &mut App, verdict: Verdict) {
+pub(super) fn take_verdict(app: &mut App, verdict: &Verdict) {
     let Some(lesson) = &mut app.lesson else { return };
-    let told = match &verdict {
+    let told = match verdict {
         Verdict::Right => "right".to_owned(),
         Verdict::Wrong(hint) => hint.clone().unwrap_or_else(|| NO_HINT.to_owned()),
         Verdict::Unclear(expected) => expected.clone(),

@@ -138,7 +138,7 @@ impl App {
                     if let Some(lesson) = &mut self.lesson {
                         lesson.given = None;
                     }
-                    lesson_keys::take_verdict(self, verdict);
+                    lesson_keys::take_verdict(self, &verdict);
                     self.settle();
                 }
                 Err(unfinished) => self.lack(unfinished),

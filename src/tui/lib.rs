@@ -148,8 +148,10 @@ pub struct Setting {
     pub progress: Option<StoreProgress>,
 }
 
+type Store = dyn FnMut(&LessonProgress) -> Result<()>;
+
 /// Function that stores the progress of a lesson.
-pub struct StoreProgress(pub Box<dyn FnMut(&LessonProgress) -> Result<()>>);
+pub struct StoreProgress(pub Box<Store>);
 
 impl fmt::Debug for StoreProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -94,8 +94,7 @@ impl Recorded {
             lock(&self.store).part(sequence, run, fork);
         }
         let turn = Arc::clone(&self.turn);
-        let member =
-            Member { run, sequence, sequences, shares: sequences, turn, setting: None, _counted: None };
+        let member = Member { run, sequence, sequences, shares: sequences, turn, setting: None, _open: None };
         let sampler = match &self.model {
             Some(_) => Some(self.sampler(sequence)?),
             None => sampler(&*self.trace, sequence)?,

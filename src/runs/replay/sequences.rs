@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::live::{Live, Start};
-use super::serve::Member;
+use super::serve::{Member, OpenRun};
 use super::store::Store;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Run, Sampling};
@@ -72,7 +72,7 @@ impl Sequences {
             shares: sequences,
             turn,
             setting: None,
-            _counted: None,
+            _open: None,
         };
         Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
     }
@@ -103,17 +103,17 @@ impl Sequences {
         let model = model.unwrap_or_else(|| Arc::clone(&self.model));
         let Model { config, backend, .. } = &*model;
         let first = self.first.or_else(|| self.starts.first().map(|start| start.sampler.sampling()));
-        let (sequences, counted) = (starts.len(), Arc::new(Arc::clone(&self.others)));
+        let (sequences, open) = (starts.len(), Arc::new(OpenRun { _counter: Arc::clone(&self.others) }));
         let start = |(sequence, mut start): (usize, Start)| {
             let needed = start.ids.len() + start.draws;
             let part =
                 || KvCache::part_of_free(config, &**backend, 1 + sequences).max(needed).min(config.context);
             // The context that the user gave, if the prompt fits.
             start.context = start.context.filter(|&tokens| tokens >= needed).or_else(|| Some(part()));
-            let (turn, counted) = (Arc::clone(&self.turn), Some(Arc::clone(&counted)));
+            let (turn, open) = (Arc::clone(&self.turn), Some(Arc::clone(&open)));
             let (own, shares) = (start.sampler.sampling(), SHARES * sequences);
             let setting = Some(own).filter(|own| first != Some(*own));
-            let member = Member { run, sequence, sequences, shares, turn, setting, _counted: counted };
+            let member = Member { run, sequence, sequences, shares, turn, setting, _open: open };
             Live::start_as(member, Arc::clone(&self.store), Arc::clone(&model), start, Vec::new())
         };
         starts.into_iter().enumerate().map(start).collect()

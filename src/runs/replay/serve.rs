@@ -95,6 +95,12 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// An open further run. The copies of the counter count these runs.
+#[derive(Debug)]
+pub(super) struct OpenRun {
+    pub(super) _counter: Arc<()>,
+}
+
 /// The identity of a run or sequence among those of a model.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
@@ -109,7 +115,7 @@ pub(super) struct Member {
     /// The sampler settings of a further run, if they differ from those of the first run.
     pub(super) setting: Option<Sampling>,
     /// Held by the sequences of a further run, so that the open further runs can be counted.
-    pub(super) _counted: Option<Arc<Arc<()>>>,
+    pub(super) _open: Option<Arc<OpenRun>>,
 }
 
 impl Member {
@@ -122,7 +128,7 @@ impl Member {
             shares: 1,
             turn: Arc::default(),
             setting: None,
-            _counted: None,
+            _open: None,
         }
     }
 }
