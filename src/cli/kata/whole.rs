@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::{PassDims, Sampling, Site, Stage};
+use llama_trace_judge::diff::Named;
 use llama_trace_judge::kata::{Judgement, KATAS, Kata, Run, judge, whole_pass};
 
 use super::super::progress::Progress;
@@ -92,7 +93,7 @@ fn is_executable(file: &Path) -> bool {
 }
 
 /// The finished kata that computes a stage: that of the stage alone, or else a part of several stages.
-fn of_stage<'a>(finished: &'a Finished, stage: Stage) -> Option<(&'static Kata, &'a [String])> {
+fn of_stage(finished: &Finished, stage: Stage) -> Option<(&'static Kata, &[String])> {
     let computes = |kata: &&Kata| kata.stages.contains(&stage) && finished.contains_key(kata.name);
     // The greedy draw has a kata of its own.
     let draws = |kata: &&Kata| kata.name != "sampled";
@@ -133,7 +134,7 @@ impl Theirs<'_> {
                         what: format!("{} by {}", cell.address, kata.name),
                         found: number(cell.found),
                         right: number(cell.right),
-                        mistake: wrong.mistakes.first().map(|named| named.sentence()),
+                        mistake: wrong.mistakes.first().map(Named::sentence),
                     });
                 }
             }

@@ -47,6 +47,11 @@ impl Injection<'_> {
         let (mut found, of): (Vec<Diagnosis>, _) = (Vec::new(), mistakes.len());
         for (i, mistake) in mistakes.into_iter().enumerate() {
             tried(i, of);
+            // A mistake of a port explains a stage better than one of a single stage that gives the same values: two
+            // stages that both read wrong angles may hide it. The mistakes of whole tensors are last.
+            if mistake.whole.is_some() && !found.is_empty() {
+                continue;
+            }
             let Some(after) = self.after(&case, &mistake)? else { continue };
             let Mistake { name, form, .. } = mistake;
             match found.iter_mut().find(|one| one.name == name) {

@@ -218,7 +218,7 @@ fn extreme(kata: &Kata, inputs: &mut Inputs) {
 
 /// Gives the last token's logits two equal largest values in every second case.
 fn tie(inputs: &mut Inputs, pass: usize) {
-    if pass % 2 == 0 {
+    if pass.is_multiple_of(2) {
         return;
     }
     inputs.change(0, |values, shape| {

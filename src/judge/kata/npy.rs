@@ -60,8 +60,11 @@ impl Header {
     }
 }
 
+/// A number from its little-endian bytes.
+type FromBytes = fn(&[u8]) -> f64;
+
 /// The bytes of a number type, and its conversion from little-endian bytes.
-fn number(dtype: &str) -> Option<(usize, fn(&[u8]) -> f64)> {
+fn number(dtype: &str) -> Option<(usize, FromBytes)> {
     macro_rules! of {
         ($type:ty) => {
             (size_of::<$type>(), |bytes: &[u8]| {

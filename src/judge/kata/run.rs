@@ -18,7 +18,13 @@ use llama_trace_core::trace::{
 use llama_trace_engine::backend::SeeGroups;
 
 /// Weights that are not those of a model file: their values by layer and name.
-pub(super) struct Numbers(pub(super) HashMap<(Option<usize>, &'static str), (usize, Vec<f32>)>);
+pub(super) struct Numbers(pub(super) HashMap<Key, Rows>);
+
+/// The layer and the name of a weight.
+pub(super) type Key = (Option<usize>, &'static str);
+
+/// The values of a weight, and the number of values in a row.
+pub(super) type Rows = (usize, Vec<f32>);
 
 impl ReadWeights for Numbers {
     fn rows(&self, at: &WeightRows) -> Result<Vec<f32>> {

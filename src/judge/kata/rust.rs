@@ -1,6 +1,5 @@
 //! The skeleton in Rust.
 
-use super::skeleton::meanings;
 use super::table::{Kata, Number};
 
 /// Functions that read and write `.npy` files, for every skeleton.
@@ -58,7 +57,7 @@ pub(super) fn skeleton(kata: &Kata) -> String {
         format!("number(&case, \"{}\"){cast}", number.name())
     };
     let arguments: Vec<String> = inputs.chain(kata.numbers.iter().map(number)).collect();
-    let meanings: String = meanings(kata).iter().map(|line| format!("/// {line}\n")).collect();
+    let meanings: String = kata.meanings().iter().map(|line| format!("/// {line}\n")).collect();
     let formula: String = kata.formula.split("; ").map(|line| format!("//! {line}\n")).collect();
     // Without inputs nothing is loaded, and the function would be unused.
     let files = match kata.inputs.is_empty() {

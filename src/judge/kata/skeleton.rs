@@ -1,6 +1,6 @@
 //! Programs to be completed.
 
-use super::table::{Kata, Number};
+use super::table::Kata;
 
 /// The language of a skeleton.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,38 +20,14 @@ pub fn skeleton(kata: &Kata, language: Language) -> String {
 }
 
 /// The parameters: the inputs, then the numbers.
-pub(super) fn parameters(kata: &Kata) -> Vec<&'static str> {
+fn parameters(kata: &Kata) -> Vec<&'static str> {
     let inputs = kata.inputs.iter().map(|port| port.name);
     inputs.chain(kata.numbers.iter().map(|number| number.name())).collect()
 }
 
-/// A line for each parameter and the output: name, shape and meaning.
-pub(super) fn meanings(kata: &Kata) -> Vec<String> {
-    let dtype = |says: &str| if says.contains("int64") { "" } else { ", float32" };
-    let inputs = kata
-        .inputs
-        .iter()
-        .map(|port| format!("{} {}: {}{}", port.name, port.shape, port.says, dtype(port.says)));
-    let number = |number: &Number| {
-        format!(
-            "{}: {}{}",
-            number.name(),
-            number.says(),
-            if number.is_whole() { ", a whole number" } else { "" }
-        )
-    };
-    let kind = match kata {
-        kata if kata.is_ids() => "an id, int64",
-        kata if kata.is_int8() => "int8",
-        _ => "float32 or float64",
-    };
-    let output = format!("returns {}: {kind}", kata.output);
-    inputs.chain(kata.numbers.iter().map(number)).chain([output]).collect()
-}
-
 fn python(kata: &Kata) -> String {
     let name = kata.name;
-    let meanings: String = meanings(kata).iter().map(|line| format!("    {line}\n")).collect();
+    let meanings: String = kata.meanings().iter().map(|line| format!("    {line}\n")).collect();
     let inputs: Vec<String> =
         kata.inputs.iter().map(|port| format!("np.load(case / \"{}.npy\")", port.name)).collect();
     let numbers = kata.numbers.iter().map(|number| format!("numbers[\"{}\"]", number.name()));

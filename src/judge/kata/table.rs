@@ -169,6 +169,30 @@ impl Kata {
         self.stages[0].is_ids()
     }
 
+    /// A line for each parameter and the output: name, shape and meaning.
+    pub(super) fn meanings(&self) -> Vec<String> {
+        let dtype = |says: &str| if says.contains("int64") { "" } else { ", float32" };
+        let inputs = self
+            .inputs
+            .iter()
+            .map(|port| format!("{} {}: {}{}", port.name, port.shape, port.says, dtype(port.says)));
+        let number = |number: &Number| {
+            format!(
+                "{}: {}{}",
+                number.name(),
+                number.says(),
+                if number.is_whole() { ", a whole number" } else { "" }
+            )
+        };
+        let kind = match self {
+            _ if self.is_ids() => "an id, int64",
+            _ if self.is_int8() => "int8",
+            _ => "float32 or float64",
+        };
+        let output = format!("returns {}: {kind}", self.output);
+        inputs.chain(self.numbers.iter().map(number)).chain([output]).collect()
+    }
+
     /// Returns whether its output are int8 values.
     pub fn is_int8(&self) -> bool {
         self.stages[0].is_int8()

@@ -150,7 +150,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("residual_formula", "x − y", ADD, |o| sum(o, |a, b| a - b)),
     Row("residual_formula", "y − x", ADD, |o| sum(o, |a, b| b - a)),
     Row("residual_formula", "x · y", ADD, |o| sum(o, |a, b| a * b)),
-    Row("residual_formula", "(x + y) / 2", ADD, |o| sum(o, |a, b| f64::midpoint(a, b))),
+    Row("residual_formula", "(x + y) / 2", ADD, |o| sum(o, f64::midpoint)),
     Row("residual_formula", "(x + y) / √2", ADD, |o| {
         sum(o, |a, b| (a + b) * std::f64::consts::FRAC_1_SQRT_2)
     }),

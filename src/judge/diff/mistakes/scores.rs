@@ -91,7 +91,7 @@ pub(super) fn add_late(all: &mut Vec<Mistake>) {
         let mut weights = softmax(scores, Some(2));
         weights.zip_mut_with(masked, |weight, masked| {
             if *masked == HIDDEN {
-                *weight = 0.0
+                *weight = 0.0;
             }
         });
         Some(weights)
@@ -102,7 +102,7 @@ pub(super) fn add_late(all: &mut Vec<Mistake>) {
         let mut scores = scores.clone();
         scores.zip_mut_with(weights, |score, weight| {
             if *weight == 0.0 {
-                *score = 0.0
+                *score = 0.0;
             }
         });
         mixed(o, &softmax(&scores, Some(2)))
