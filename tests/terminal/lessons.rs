@@ -21,7 +21,7 @@ fn press_until(viewer: &mut Terminal, key: &str, scene: usize) {
         if viewer.look(|screen| screen.contents().contains(&heading)) {
             break;
         }
-        let before = viewer.look(|screen| screen.contents());
+        let before = viewer.look(vt100::Screen::contents);
         viewer.send(key);
         viewer.until("the key has an effect", |screen| screen.contents() != before);
     }
@@ -48,7 +48,7 @@ fn the_first_lesson_is_played_by_two_keys() {
         viewer.shows(&["✓ Right."]);
         for scene in 2..=count {
             press_until(&mut viewer, SPACE, scene);
-            let screen = viewer.look(|screen| screen.contents());
+            let screen = viewer.look(vt100::Screen::contents);
             assert!(!screen.contains("cannot be shown"), "{screen}");
         }
         for _ in 0..6 {
@@ -58,7 +58,7 @@ fn the_first_lesson_is_played_by_two_keys() {
         for scene in (1..count).rev() {
             press_until(&mut viewer, BACKSPACE, scene);
         }
-        let screen = viewer.look(|screen| screen.contents());
+        let screen = viewer.look(vt100::Screen::contents);
         assert!(!screen.contains("· question"), "an answered question stays answered:\n{screen}");
         viewer.send("\u{1b}");
         viewer.until("the lesson is left", |screen| !screen.contents().contains("scene 1 of"));

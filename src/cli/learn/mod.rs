@@ -29,7 +29,7 @@ pub(super) fn run(args: &LearnArgs) -> Result<()> {
             }
             let lesson = parsed(&source)?;
             match &args.export {
-                Some(path) => page::export(args, &source, lesson, path),
+                Some(path) => page::export(args, &source, &lesson, path),
                 None => stage::open(args, &source, lesson),
             }
         }

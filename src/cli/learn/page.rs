@@ -31,14 +31,14 @@ svg { width: 100%; height: auto; border: 1px solid #ccc; }
 ";
 
 /// Writes the page.
-pub(super) fn export(args: &LearnArgs, source: &Source, lesson: Lesson, path: &Path) -> Result<()> {
+pub(super) fn export(args: &LearnArgs, source: &Source, lesson: &Lesson, path: &Path) -> Result<()> {
     if path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("html")) {
         return Err(Error::usage("a lesson is written as an .html file")
             .at("--export")
             .found(path.display()));
     }
     check_free(path, args.force, "page")?;
-    let page = page(args, source, &lesson)?;
+    let page = page(args, source, lesson)?;
     write(path, args.force, "page", page.as_bytes())
 }
 
