@@ -417,15 +417,15 @@ pub(super) struct KataArgs {
     #[arg(value_name = "STAGE")]
     pub(super) stage: Option<String>,
 
-    /// Language of the printed skeleton: python or rust
+    /// Skeleton in python or rust
     #[arg(long, value_enum, value_name = "NAME", default_value_t = KataLanguage::Python, hide_possible_values = true)]
     pub(super) lang: KataLanguage,
 
     /// Judge a program: 'python3 rms_norm.py'
-    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true, requires = "stage")]
+    #[arg(long, value_name = "CMD", allow_hyphen_values = true, requires = "stage")]
     pub(super) run: Option<String>,
 
-    /// Seconds that one start of a program may take
+    /// Seconds that one start may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(super) timeout: usize,
 
@@ -437,8 +437,8 @@ pub(super) struct KataArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     pub(super) dir: Option<PathBuf>,
 
-    /// With all: starts each file [default: python3 for .py]
-    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true, requires = "dir")]
+    /// With all: command that starts each file
+    #[arg(long, value_name = "CMD", allow_hyphen_values = true, requires = "dir")]
     pub(super) run_with: Option<String>,
 
     /// With all: text to begin with
