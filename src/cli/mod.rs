@@ -42,6 +42,7 @@ mod step;
 mod threads;
 mod tokenize;
 mod traced;
+mod traced_runs;
 mod unquoted;
 mod vocabulary;
 mod wait;

@@ -1,8 +1,6 @@
 //! `--trace PATH` and `open`: a recorded run instead of a live one, together with its model if that is available.
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -10,7 +8,6 @@ use serde_json::{Map, Value};
 use super::device::Room;
 use super::edits;
 use super::prompt::Prompt;
-use super::starter::Starter;
 use super::{
     CacheDtypeName, CpuArgs, DeviceName, ModelArgs, PrecisionName, SelectArgs, input, tell, threads,
 };
@@ -18,14 +15,13 @@ use llama_trace_core::config::{ARITHMETIC, CacheDtype, Precision};
 use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::select::{Extent, numbers};
-use llama_trace_core::trace::{Address, ModelCard, Outline, PassOutline, Run, Select, Site, Sizes, Source};
+use llama_trace_core::trace::{ModelCard, Outline, PassOutline, Run, Select, Site, Sizes, Source};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::capture::RecordedFolder;
 use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Kept, Trace};
-use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded, Sequences};
-use llama_trace_tui as tui;
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded};
 
 /// The name of the built-in model's card.
 const BUILT_IN: &str = "built-in";
@@ -33,10 +29,10 @@ const BUILT_IN: &str = "built-in";
 /// An open trace or folder.
 pub(super) struct Traced {
     pub(super) kept: Arc<dyn Kept>,
-    recorded: Recorded,
+    pub(super) recorded: Recorded,
     /// What other runs need, if there is a model.
-    opened: Option<(Opened, ModelArgs, CpuArgs)>,
-    memory: usize,
+    pub(super) opened: Option<(Opened, ModelArgs, CpuArgs)>,
+    pub(super) memory: usize,
 }
 
 impl Traced {
@@ -108,66 +104,6 @@ impl Traced {
         itself.chain((1..).map(Run).zip(self.kept.branches().iter().map(|branch| branch.sequence)))
     }
 
-    /// The sequences for the tracer, and the place where it opens. Loads the sequence that `at` names.
-    pub(super) fn begin(self, at: Option<&Address>) -> Result<(tui::Runs, tui::OpenAt)> {
-        let first = at.and_then(|address| address.sequence);
-        // The viewer reports a sequence that does not exist.
-        let first = first.filter(|&number| number < self.sequences()).unwrap_or(0);
-        let itself = self.source(Run::ITSELF, first)?;
-        let branches = self.all().filter(|(run, _)| *run != Run::ITSELF);
-        let branches =
-            branches.map(|(run, sequence)| self.source(run, sequence)).collect::<Result<Vec<_>>>()?;
-        let mut sources: Vec<_> = [itself].into_iter().chain(branches).collect();
-        let named = at.and_then(|address| address.run_number(Run::ITSELF));
-        let shown = match sources.iter().position(|source| Some(source.outline().run) == named) {
-            Some(shown) => shown,
-            None => {
-                // The error lists the runs that exist.
-                named.map_or(Ok(()), |run| self.source(run, first).map(drop))?;
-                0
-            }
-        };
-        let source = sources.remove(shown);
-        let passes = source.outline().passes.len();
-        let open = tui::OpenAt { at: at.cloned(), passes, ..tui::OpenAt::default() };
-        let starter = self.starter()?;
-        let opener = move |sequence| self.recorded.open(Run::ITSELF, sequence);
-        let mut runs = tui::Runs::of_sequences(source, Box::new(opener));
-        if let Some(mut starter) = starter {
-            runs = runs.with_starter(Box::new(move |run, new| starter.begin(run, new)));
-        }
-        sources.into_iter().for_each(|source| runs.add(source));
-        Ok((runs, open))
-    }
-
-    /// The starter of other runs with the model; `None` without a model.
-    fn starter(&self) -> Result<Option<Starter>> {
-        let Some((Opened { model, tokenizer, eos }, model_args, cpu_args)) = &self.opened else {
-            return Ok(None);
-        };
-        let samplers = (0..self.sequences())
-            .map(|sequence| self.recorded.sampler(sequence))
-            .collect::<Result<Vec<_>>>()?;
-        let mut starter = Starter {
-            model_args: model_args.clone(),
-            cpu_args: cpu_args.clone(),
-            sequences: Rc::new(Sequences::new(Arc::clone(model), Vec::new())),
-            sampler: Box::new(move |number| samplers[(number as usize).min(samplers.len() - 1)].clone()),
-            tokenizer: tokenizer.clone(),
-            eos: eos.clone(),
-            draws: 1,
-            memory: self.memory,
-            context: None,
-            others: HashMap::new(),
-        };
-        let starts = (0..self.sequences()).map(|sequence| {
-            let first = self.kept.passes(Run::ITSELF, sequence).first();
-            starter.start(sequence as u64, first.map(|pass| pass.tokens.clone()).unwrap_or_default())
-        });
-        starter.sequences = Rc::new(Sequences::new(Arc::clone(model), starts.collect()));
-        Ok(Some(starter))
-    }
-
     /// Prints that the branches of a trace were not read.
     pub(super) fn say_branches(&self) {
         if let count @ 1.. = self.kept.branches().len() {
@@ -196,11 +132,11 @@ impl Traced {
 }
 
 /// The model of a trace, with what a run of it needs.
-struct Opened {
-    model: Arc<Model>,
-    tokenizer: Option<Arc<dyn Tokenizer>>,
+pub(super) struct Opened {
+    pub(super) model: Arc<Model>,
+    pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     /// The tokens that end a text.
-    eos: Vec<u32>,
+    pub(super) eos: Vec<u32>,
 }
 
 /// What a recorded run states about its model.

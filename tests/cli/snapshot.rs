@@ -94,7 +94,7 @@ fn the_view_the_palette_and_the_paper_are_chosen() {
     all.dedup();
     assert_eq!(all.len(), 4);
     assert!(draw("e.txt", &["--view", "numbers"]).contains("tensor · numbers"));
-    refused(folder.path(), "f.svg", "120x40", &["--view", "largest"], "expected: one of heatmap, numbers");
+    refused(folder.path(), "f.svg", "120x40", &["--view", "largest"], "its views are heatmap, numbers");
     refused(folder.path(), "f.svg", "120x40", &["--view", "nothing"], "no such view");
 }
 
