@@ -35,9 +35,10 @@ impl App {
                 App::new(source.outline().clone(), self.theme, (0, 0)).with_chapters(self.notes.chapters),
             )
         });
+        // Mirroring may scroll the second viewer, and the common offsets may scroll it back.
+        let before = (self.cursor.offset, other.cursor.offset);
         let changed = other.mirror(self, &with, pane);
         let news = other.sync(source);
-        let before = (self.cursor.offset, other.cursor.offset);
         (self.cursor.offset, other.cursor.offset) = common_offsets(self, &other);
         let moved = before != (self.cursor.offset, other.cursor.offset);
         let span = self.span_of_both(&other);
