@@ -95,7 +95,7 @@ fn the_view_the_palette_and_the_paper_are_chosen() {
     assert_eq!(all.len(), 4);
     assert!(draw("e.txt", &["--view", "numbers"]).contains("tensor · numbers"));
     refused(folder.path(), "f.svg", "120x40", &["--view", "largest"], "its views are heatmap, numbers");
-    refused(folder.path(), "f.svg", "120x40", &["--view", "nothing"], "no such view");
+    refused(folder.path(), "f.svg", "120x40", &["--view", "nothing"], "`nothing` is not one of heatmap");
 }
 
 /// A view of one token opens on the last token, or on the token that the address names.
