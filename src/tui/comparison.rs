@@ -24,6 +24,7 @@ pub(super) struct Pinned {
 
 impl Pinned {
     /// The pinned coordinates as an address to compare with: "L1/xq[h=3]", or "h=3" alone.
+    #[cfg(feature = "native")]
     pub(super) fn option(&self) -> String {
         let pass = self.pass.map(|pass| format!("p{pass}"));
         let layer = self.layer.map(|layer| format!("L{layer}"));

@@ -26,6 +26,7 @@ impl Scale {
     }
 
     /// Its name.
+    #[cfg(feature = "native")]
     pub(super) fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }

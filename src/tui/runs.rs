@@ -166,6 +166,7 @@ impl Runs {
     }
 
     /// The runs whose setting is known.
+    #[cfg(feature = "native")]
     pub(super) fn known(&self) -> impl Iterator<Item = (Run, &RunSetting)> {
         self.known.iter().map(|known| (known.run, &known.setting))
     }

@@ -23,6 +23,7 @@ impl StripValues {
     }
 
     /// Its name in options.
+    #[cfg(feature = "native")]
     pub(super) fn option(self) -> &'static str {
         Self::NAMES[self as usize]
     }
