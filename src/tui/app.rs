@@ -62,8 +62,6 @@ pub struct App {
     /// The outline of the shown run and sequence, as the source last gave it.
     pub(super) outline: Outline,
     pub(super) origin: Origin,
-    /// Whether another run can be begun beside the open ones.
-    pub(super) can_begin: bool,
     pub(super) theme: Theme,
     pub(super) place: Place,
     /// Whether the keys of the steps skip the reshapes between stages.
@@ -94,8 +92,9 @@ pub struct App {
     pub(super) hidden: Option<Hidden>,
     /// Facts about the model for the expressions of lessons.
     pub(super) facts: Option<Facts>,
-    /// The first lesson, and whether other runs can be started, which lessons need.
+    /// The first lesson.
     pub(super) tour: Option<Chapter>,
+    /// Whether another run can be started beside the open ones, for an edit or a lesson.
     pub(super) starts_runs: bool,
 }
 
@@ -105,7 +104,6 @@ impl App {
         let place = Walk::new(&outline, 0).at(0);
         let cursor = Cursor::new(Selected::new(&outline.card.sizes()));
         let mut app = Self {
-            can_begin: !outline.recorded,
             outline,
             origin: Origin::default(),
             theme,
@@ -146,13 +144,6 @@ impl App {
         self
     }
 
-    /// Sets whether another run can be begun beside the open ones. By default this holds for a live run.
-    #[must_use]
-    pub fn with_other_runs(mut self, can_begin: bool) -> Self {
-        self.can_begin = can_begin;
-        self
-    }
-
     /// Sets the origin for the title.
     #[must_use]
     pub fn with_origin(mut self, origin: Origin) -> Self {
@@ -167,10 +158,10 @@ impl App {
         self
     }
 
-    /// Allows lessons, which start runs of their own. `tour` is the first lesson, and `facts` describes the heads of the
-    /// model.
+    /// Allows edits and lessons, which start runs of their own. `tour` is the first lesson, and `facts` describes the
+    /// heads of the model.
     #[must_use]
-    pub fn with_lessons(mut self, tour: Option<Chapter>, facts: Option<Facts>) -> Self {
+    pub fn with_other_runs(mut self, tour: Option<Chapter>, facts: Option<Facts>) -> Self {
         (self.tour, self.facts, self.starts_runs) = (tour, facts, true);
         self
     }

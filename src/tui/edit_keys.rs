@@ -32,7 +32,7 @@ pub(super) fn open_token(app: &mut App) {
 }
 
 fn open_line(app: &mut App, text: String) {
-    if !app.can_begin {
+    if !app.starts_runs {
         let wrong = match (app.outline.recorded, &app.origin.file) {
             (true, Some(file)) => format!(
                 "an edited run needs the model, and a trace has no weights; quit, and type: llama-trace open {} --model DIR",

@@ -9,21 +9,37 @@ use super::display::Scale;
 use super::edited;
 use super::runs::Runs;
 use super::screen_option::{DEFAULT, ScreenOption};
-use super::screen_settings;
+use super::screen_settings::{self, PANELS};
 use super::strip_values::StripValues;
 
 /// The comment of a scene with the screen of `app`. Settings that it would inherit from `last`, the scene before it, are
-/// left out.
-pub(super) fn scene(app: &App, runs: &Runs, last: Option<&Scene>) -> String {
-    let mut lines = run_lines(&run_setting(app, runs), last.map(|scene| &scene.run));
+/// left out. A prompt that does not fit into a line is written as its token ids.
+///
+/// # Errors
+/// A message, if a prompt fits into a line in neither form.
+pub(super) fn scene(app: &App, runs: &Runs, last: Option<&Scene>) -> Result<String, String> {
+    let mut run = run_setting(app, runs);
+    if let [prompt] = &mut run.prompts[..]
+        && !prompt.fits_a_line()
+    {
+        *prompt = PromptSetting::Ids(ids(&app.outline));
+    }
+    if let Some(at) = run.prompts.iter().position(|prompt| !prompt.fits_a_line()) {
+        return Err(format!(
+            "prompt {} does not fit into one line of a lesson (a line break, an outer space, a comment mark, or too long); give its token ids",
+            at + 1
+        ));
+    }
+    let mut lines = run_lines(&run, last.map(|scene| &scene.run));
     let nothing = ScreenSetting::default();
     lines.extend(screen_lines(app, last.map_or(&nothing, |scene| &scene.screen)));
     let address = Address::of(app.place.site(), app.place.step, &app.index());
     let address = Address { run: None, ..address };
-    match &lines[..] {
+    let text = match &lines[..] {
         [] => format!("<!-- scene: {address} -->\n\n"),
         lines => format!("<!-- scene: {address}\n{}\n-->\n\n", lines.join("\n")),
-    }
+    };
+    Ok(text)
 }
 
 /// The setting of the shown run.
@@ -138,6 +154,13 @@ fn screen_lines(app: &App, last: &ScreenSetting) -> Vec<String> {
     let scale =
         Some(app.display.scale).filter(|scale| *scale != Scale::Slice).map(|scale| scale.name().to_owned());
     add(ScreenOption::Scale, scale, last.scale.clone().filter(|scale| scale != "slice"), "slice");
+    let all = PANELS.join(" ");
+    let shown = Some(screen_settings::shown_panels(app).join(" ")).filter(|shown| *shown != all);
+    let before = last.panels.as_ref().map(|panels| {
+        let named = |name: &&str| panels.iter().any(|panel| panel == name);
+        PANELS.into_iter().filter(named).collect::<Vec<_>>().join(" ")
+    });
+    add(ScreenOption::Panels, shown, before.filter(|before| *before != all), &all);
     lines
 }
 

@@ -16,7 +16,7 @@ use super::view::kind::View;
 use super::view::views::{self, VIEWS};
 
 /// Names of the panels.
-const PANELS: [&str; 3] = ["outline", "tensor", "notes"];
+pub(super) const PANELS: [&str; 3] = ["outline", "tensor", "notes"];
 
 impl ScreenOption {
     /// The completions of its command.
@@ -170,6 +170,19 @@ fn panels(value: &str) -> Result<Vec<&'static str>, String> {
         _ if named.contains(&"tensor") => Ok(named),
         _ => Err("the outline and the notes are shown beside the tensor: name tensor too, or only one panel"
             .into()),
+    }
+}
+
+/// The names of the shown panels, as [`show_panels`] reads them.
+pub(super) fn shown_panels(app: &App) -> Vec<&'static str> {
+    match (app.panels.zoomed, app.panels.focus) {
+        (true, Focus::Outline) => vec!["outline"],
+        (true, Focus::Notes) => vec!["notes"],
+        (true, _) => vec!["tensor"],
+        (false, _) => {
+            let folded = [app.panels.outline_folded, false, app.panels.notes_folded];
+            PANELS.into_iter().zip(folded).filter(|(_, folded)| !folded).map(|(name, _)| name).collect()
+        }
     }
 }
 

@@ -58,7 +58,10 @@ impl Files {
                 "W appends the screen as a scene to a lesson; start with --lesson FILE to name its file";
             return effects::say(app, words);
         };
-        let scene = scene_text::scene(app, runs, file.last().as_ref());
+        let scene = match scene_text::scene(app, runs, file.last().as_ref()) {
+            Ok(scene) => scene,
+            Err(why) => return effects::fail(app, why),
+        };
         match file.append(&scene) {
             Ok(number) => effects::say(app, format!("scene {number} was appended to the lesson")),
             Err(error) => effects::fail(app, error.to_string()),
@@ -101,11 +104,10 @@ fn show(mut runs: Runs, at: &OpenAt, setting: Setting) -> Result<Ended> {
     let theme = Theme::new(depth).with(setting.palette, paper);
     let mut app = App::new(runs.source().outline().clone(), theme, (80, 24))
         .with_chapters(setting.chapters)
-        .with_other_runs(runs.can_begin())
         .with_origin(Origin { file: setting.file, drawing: setting.drawing })
         .with_marks(setting.marks);
     if runs.can_begin() {
-        app = app.with_lessons(setting.tour, setting.facts);
+        app = app.with_other_runs(setting.tour, setting.facts);
     }
     open::open(&mut app, at)?;
     if let Some(verdict) = setting.verdict {

@@ -87,10 +87,15 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     for paragraph in text.lines() {
         let mut line = String::new();
         for word in paragraph.split(' ') {
-            if !line.is_empty() && width(&line) + 1 + width(word) > columns {
+            let wide = width(word);
+            if !line.is_empty() && width(&line) + 1 + wide > columns {
                 lines.push(std::mem::take(&mut line));
             } else if !line.is_empty() {
                 line.push(' ');
+            }
+            if width(&line) + wide <= columns {
+                line.push_str(word);
+                continue;
             }
             for c in word.chars() {
                 if width(&line) + c.width().unwrap_or(0) > columns {

@@ -1,8 +1,9 @@
 //! Lessons in a terminal: the first lesson is played by its two keys, and a teacher writes one by walking.
 
 use std::fs;
+use std::process::Command;
 
-use super::{command, quit, viewer};
+use super::{WINDOW, command, quit, viewer};
 use crate::pty::Terminal;
 
 const SPACE: &str = " ";
@@ -113,4 +114,29 @@ fn options_set_the_screen_and_wrong_ones_are_refused() {
     let screen = viewer.shows(&["tensor · numbers", "token 4 of 0-4"]);
     assert!(!screen.contains("outline"), "{screen}");
     quit(viewer);
+}
+
+#[test]
+fn a_prompt_that_fits_in_no_line_is_appended_as_its_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lines.md");
+    let file = path.to_str().unwrap();
+    let args = ["--prompt", "Once --> upon\n a time", "--step", "--panels", "tensor", "--lesson", file];
+    let mut viewer = Terminal::start(WINDOW, command(&args));
+    viewer.shows(&["embedding"]);
+    viewer.send("W");
+    viewer.shows(&["scene 1 was appended"]);
+    viewer.send("/panels default\rW");
+    viewer.shows(&["scene 2 was appended"]);
+    quit(viewer);
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines.iter().any(|line| line.starts_with("ids: ")), "{text}");
+    assert!(!text.contains("prompt:"), "{text}");
+    let panels: Vec<_> = lines.iter().filter(|line| line.starts_with("panels")).collect();
+    assert_eq!(panels, [&"panels: tensor", &"panels: outline tensor notes"], "{text}");
+    // The scenes can be opened again.
+    let checked =
+        Command::new(env!("CARGO_BIN_EXE_llama-trace")).args(["learn", "--check", file]).output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }

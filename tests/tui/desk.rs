@@ -74,7 +74,9 @@ impl Desk {
             live.wait(LOOK);
             live.poll().unwrap();
         }
-        let app = App::new(live.outline().clone(), Theme::new(Depth::None), size).with_chapters(CHAPTERS);
+        let app = App::new(live.outline().clone(), Theme::new(Depth::None), size)
+            .with_chapters(CHAPTERS)
+            .with_other_runs(None, None);
         let mut desk = Self { app, live, size };
         desk.go(address);
         desk

@@ -98,7 +98,7 @@ fn program(size: (u16, u16)) -> Program {
     program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(begin));
     let outline = Synthetic::new().outline;
     program.stage.app =
-        App::new(outline, Theme::new(Depth::None), size).with_chapters(LESSONS).with_lessons(None, None);
+        App::new(outline, Theme::new(Depth::None), size).with_chapters(LESSONS).with_other_runs(None, None);
     program
 }
 

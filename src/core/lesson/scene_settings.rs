@@ -11,7 +11,7 @@ pub const MOST_PASSES: usize = 64;
 /// Largest number of prompts of a run.
 const MOST_PROMPTS: usize = 64;
 /// Largest number of characters of a prompt, and of token ids.
-const LONGEST_PROMPT: usize = 2000;
+pub(super) const LONGEST_PROMPT: usize = 2000;
 /// Largest number of edits of a run.
 const MOST_EDITS: usize = 64;
 

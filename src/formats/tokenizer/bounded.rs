@@ -17,7 +17,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 
 /// The time limit for a text. A published tokenizer needs a small fraction of it for the longest possible text.
-const MAX_TIME: Duration = Duration::from_secs(60);
+const MAX_TIME: Duration = Duration::from_secs(20);
 
 /// The maximum size in bytes of a text that is tokenized on the calling thread, because that is faster than starting a
 /// thread. fancy-regex stops after a million backtracking steps, so even the worst pattern ends.
