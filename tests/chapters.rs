@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
 #[path = "chapters/lessons.rs"]
 mod lessons;
 #[path = "chapters/note.rs"]

@@ -177,9 +177,16 @@ impl App {
         }
     }
 
-    /// The progress of the lesson, if it has changed since the last call.
+    /// Whether the lesson is the tour or a chapter.
+    pub(super) fn is_own(&self, slug: &str) -> bool {
+        let tour = self.tour.is_some_and(|tour| tour.slug == slug);
+        tour || self.notes.chapters.iter().any(|chapter| chapter.slug == slug)
+    }
+
+    /// The progress of the lesson, if it has changed since the last call. A presentation is the class's, and changes no
+    /// progress.
     pub fn take_progress(&mut self) -> Option<LessonProgress> {
-        let lesson = self.lesson.as_mut()?;
+        let lesson = self.lesson.as_mut().filter(|lesson| !lesson.presents)?;
         std::mem::take(&mut lesson.changed).then(|| lesson.progress())
     }
 

@@ -68,7 +68,12 @@ pub(super) fn open(app: &mut App, lesson: Lesson) -> Effect {
 
 /// Opens the lesson with which the program starts.
 pub(super) fn open_first(app: &mut App, open: OpenLesson) -> Effect {
-    begin(app, LessonState::new(open, None))
+    let state = LessonState::new(open, None);
+    if state.at > 0 {
+        let told = "Backspace goes back, and `--from 1` begins again";
+        app.say(format!("the lesson goes on at scene {}; {told}", state.at + 1), false);
+    }
+    begin(app, state)
 }
 
 fn begin(app: &mut App, state: LessonState) -> Effect {
@@ -154,7 +159,11 @@ pub(super) fn press(app: &mut App, action: &Action) -> Option<Effect> {
             Kind::Choice => app.say(how(Kind::Choice), false),
             Kind::Cell | Kind::Token | Kind::Key | Kind::Head | Kind::Layer | Kind::Stage => give_cursor(app),
         },
-        Action::Close if app.derivation.is_none() && app.awaits_nothing() => return Some(leave(app)),
+        Action::Close
+            if app.derivation.is_none() && app.sampler.setting().is_none() && app.awaits_nothing() =>
+        {
+            return Some(leave(app));
+        }
         _ => return None,
     }
     Some(Effect::None)
@@ -264,7 +273,7 @@ pub(super) fn take_verdict(app: &mut App, verdict: &Verdict) {
     let Some(lesson) = &mut app.lesson else { return };
     let told = match verdict {
         Verdict::Right => "right".to_owned(),
-        Verdict::Wrong(hint) => hint.clone().unwrap_or_else(|| NO_HINT.to_owned()),
+        Verdict::Wrong(hint) => format!("✗ {}", hint.as_deref().unwrap_or(NO_HINT)),
         Verdict::Unclear(expected) => expected.clone(),
     };
     match verdict {

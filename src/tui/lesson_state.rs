@@ -141,9 +141,10 @@ impl LessonState {
         self.scene()?.question.as_ref()
     }
 
-    /// The question, if it is neither answered nor shown.
+    /// The question, if it is neither answered nor shown. A scene that cannot be shown asks nothing.
     pub(super) fn open_question(&self) -> Option<&Question> {
-        self.question().filter(|_| self.answered() == Answered::Open)
+        let failed = matches!(self.arrival, Arrival::Failed(_));
+        self.question().filter(|_| !failed && self.answered() == Answered::Open)
     }
 
     /// The state of the current question.
@@ -189,7 +190,7 @@ pub(super) fn how(kind: Kind) -> &'static str {
         Kind::Layer => "Go to the layer with P and N, then press Enter.",
         Kind::Stage => "Go to the stage with p and n, then press Enter.",
         Kind::Number => "Press Enter and type the number.",
-        Kind::Shape => "Press Enter and type the shape: (4, 10, 10).",
+        Kind::Shape => "Press Enter and type the shape, for example (2, 3).",
         Kind::Choice => "Press the number of your choice.",
     }
 }

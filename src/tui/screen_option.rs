@@ -69,7 +69,7 @@ impl ScreenOption {
             Self::View => "the view of this step",
             Self::Hold => "the axis that is fixed, by its letter",
             Self::Compare => "Enter compares it with the place on the screen",
-            Self::Try => "Enter tries this sampler setting; /probs and the view sampler show it",
+            Self::Try => "Enter tries this sampler setting; /sampler shows what it changes",
             Self::Strip => "the values on the token strip",
             Self::Scale => "the colour scale",
             Self::Panels => "the visible panels, one or more",

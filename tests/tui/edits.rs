@@ -42,6 +42,7 @@ fn begin(run: Run, new: NewRun) -> Result<Vec<Box<dyn Source>>> {
 fn program(size: (u16, u16)) -> Program {
     let mut program = Program::alone(size);
     program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(begin));
+    program.stage.app = program.stage.app.with_other_runs(None, None);
     program
 }
 

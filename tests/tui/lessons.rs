@@ -167,6 +167,8 @@ fn space_and_backspace_are_enough() {
     for size in [(80, 24), (120, 40)] {
         let mut program = program(size);
         program.keys("C\r");
+        // Without the facts about its heads, this is another model than the one of the chapters.
+        program.stage.shows("This lesson was written for");
         // The first Space says how to answer, the second shows the answer, the third goes on.
         program.keys(" ");
         program.stage.shows("Space shows the");
@@ -259,8 +261,12 @@ fn a_presentation_has_few_keys_and_asks_before_it_ends() {
     program.keys("v");
     assert!(program.stage.message().starts_with("Space: next"), "{}", program.stage.message());
     lacks(&program, "outline");
+    // The class answers aloud: no key gives an answer.
+    program.stage.shows("Space shows the answer.");
+    lacks(&program, "Enter");
     program.keys("x");
     program.stage.shows("The explanation of the key.");
+    assert_eq!(program.stage.app.take_progress(), None, "the answers are the class's");
     program.keys(" ");
     program.stage.shows("scene 2 of 4");
     program.keys("q");
@@ -270,13 +276,19 @@ fn a_presentation_has_few_keys_and_asks_before_it_ends() {
 #[test]
 fn a_scene_that_cannot_be_shown_says_why_and_the_walk_goes_on() {
     let mut program = program((120, 40));
-    let text = "# A\n\n<!-- scene: p0/L9/xq -->\n\nWords.\n\n<!-- scene: p0/L{induction}/xq -->\n\nMore.\n\n<!-- scene: p0/L0/xq -->\n\nLast.\n";
+    let text = "# A\n\n<!-- scene: p0/L9/xq -->\n\nWords.\n\n<!-- ask: choice\nanswer: 1\n-->\nWhich?\n\n1. This\n2. That\n\n<details><summary>Answer</summary>\n\nThis.\n\n</details>\n\n<!-- scene: p0/L{induction}/xq -->\n\nMore.\n\n<!-- scene: p0/L0/xq -->\n\nLast.\n";
     let lesson = Lesson::parse("lesson", text).unwrap();
     let open = OpenLesson { lesson, ..OpenLesson::default() };
     effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
     program.keys("r");
     program.stage.shows("This scene cannot be shown:");
     program.stage.shows("Words.");
+    // Nothing is asked about a screen that is not there.
+    for text in ["question", "Which?", "reveal"] {
+        lacks(&program, text);
+    }
+    program.keys("1x");
+    lacks(&program, "This.");
     program.keys(" ");
     program.stage.shows("heads.json");
     program.keys(" ");

@@ -19,7 +19,9 @@ pub(in crate::cli) struct Checked {
     pub(in crate::cli) scenes: usize,
     pub(in crate::cli) questions: usize,
     /// Scenes that need facts about the heads of the built-in model, and were left out for another model.
-    pub(in crate::cli) left_out: usize,
+    pub(in crate::cli) without_heads: usize,
+    /// Other scenes of the program's own lessons that another model cannot show, with the reason.
+    pub(in crate::cli) left_out: Vec<Problem>,
     pub(in crate::cli) problems: Vec<Problem>,
 }
 
@@ -33,7 +35,10 @@ pub(super) fn run(args: &LearnArgs, sources: &[Source]) -> Result<()> {
         for Problem { line, what } in &checked.problems {
             let _ = writeln!(text, "{}:{line}: {what}", source.file);
         }
-        let Checked { scenes, questions, left_out, problems } = &checked;
+        for Problem { line, what } in &checked.left_out {
+            let _ = writeln!(text, "{}:{line}: left out: {what}", source.file);
+        }
+        let Checked { scenes, questions, without_heads, left_out, problems } = &checked;
         let _ = write!(
             text,
             "{}: {}, {}, ",
@@ -41,8 +46,12 @@ pub(super) fn run(args: &LearnArgs, sources: &[Source]) -> Result<()> {
             counted(*scenes, "scene"),
             counted(*questions, "question")
         );
-        if *left_out > 0 {
-            let _ = write!(text, "{left_out} left out because they name heads of the built-in model, ");
+        if *without_heads > 0 {
+            let names = if *without_heads == 1 { "it names" } else { "they name" };
+            let _ = write!(text, "{without_heads} left out because {names} heads of the built-in model, ");
+        }
+        if !left_out.is_empty() {
+            let _ = write!(text, "{} left out because of this model's sizes, ", left_out.len());
         }
         let _ = writeln!(text, "{}", counted(problems.len(), "problem"));
         shell::print(text.as_bytes())?;
@@ -82,24 +91,37 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
         Err(error) => return Err(error),
     };
     let mut checked = Checked { scenes: lesson.scenes.len(), ..Checked::default() };
+    // The program's own lessons are written for the built-in model. Another model may lack a place that they name.
+    let elsewhere = source.is_own && !args.is_built_in();
     for (at, scene) in lesson.scenes.iter().enumerate() {
         stop::check()?;
         checked.questions += usize::from(scene.question.is_some());
         if !args.is_built_in() && scene.names_heads() {
-            checked.left_out += 1;
+            checked.without_heads += 1;
             continue;
         }
         match walk.show(at)? {
+            Err(what) if elsewhere => {
+                checked.left_out.push(Problem { line: scene.line, what: one_line(&what) });
+            }
             Err(what) => checked.problems.push(unshown(&mut walk, scene, &what)?),
             Ok(()) => {
                 walk.screens.draw(&mut walk.runs, true, &mut stop::check)?;
                 if let Some(question) = &scene.question {
-                    answers(&mut walk, scene, question, &mut checked.problems)?;
+                    let mut found = Vec::new();
+                    let has_value = answers(&mut walk, scene, question, &mut found)?;
+                    match (elsewhere, has_value) {
+                        (false, _) => checked.problems.extend(found),
+                        (true, false) => checked.left_out.extend(found),
+                        // On another model, a hint may be about the right answer, or about a place that is missing.
+                        (true, true) => {}
+                    }
                 }
             }
         }
     }
     checked.problems.sort_by_key(|problem| problem.line);
+    checked.left_out.sort_by_key(|problem| problem.line);
     Ok(checked)
 }
 
@@ -121,8 +143,8 @@ fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
-/// Checks the answer of a question, and that each hint is about another answer.
-fn answers(walk: &mut Walk, scene: &Scene, question: &Question, problems: &mut Vec<Problem>) -> Result<()> {
+/// Checks the answer of a question, and that each hint is about another answer. Returns whether the answer has a value.
+fn answers(walk: &mut Walk, scene: &Scene, question: &Question, problems: &mut Vec<Problem>) -> Result<bool> {
     let mut problem = |what: String| problems.push(Problem { line: question.line, what });
     let Walk { screens, runs } = walk;
     let right = screens.evaluate(runs, &mut stop::check, |world| solution(scene, question, world))?;
@@ -130,7 +152,7 @@ fn answers(walk: &mut Walk, scene: &Scene, question: &Question, problems: &mut V
         Ok(solution) => solution.answer,
         Err(wrong) => {
             problem(format!("the answer has no value: {wrong}"));
-            return Ok(());
+            return Ok(false);
         }
     };
     for (number, hint) in (1..).zip(&question.hints) {
@@ -146,5 +168,5 @@ fn answers(walk: &mut Walk, scene: &Scene, question: &Question, problems: &mut V
             Err(wrong) => problem(format!("hint {number} is about an answer without a value: {wrong}")),
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -21,6 +21,8 @@ pub(super) struct Source {
     /// The name under which its progress is stored.
     pub(super) key: String,
     pub(super) text: Cow<'static, str>,
+    /// Whether it is the tour or a chapter, which are written for the built-in model.
+    pub(super) is_own: bool,
 }
 
 /// The lessons of the program: the tour and the chapters.
@@ -34,6 +36,7 @@ fn of_chapter(chapter: &Chapter) -> Source {
         slug: chapter.slug.to_owned(),
         key: chapter.slug.to_owned(),
         text: Cow::Borrowed(chapter.text),
+        is_own: true,
     }
 }
 
@@ -104,6 +107,7 @@ fn read(path: &Path) -> Result<Source> {
     let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     Ok(Source {
         file: path.display().to_string(),
+        is_own: false,
         slug,
         key: whole.display().to_string(),
         text: Cow::Owned(text),

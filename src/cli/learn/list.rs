@@ -15,7 +15,7 @@ pub(super) fn run(args: &LearnArgs) -> Result<()> {
     let (names, titles) = (width(0), width(1));
     let mut text = String::new();
     for [name, title, state] in &rows {
-        text += format!("{name:names$}  {title:titles$}  {state}").trim_end();
+        text += format!("{name:names$} {title:titles$}  {state}").trim_end();
         text.push('\n');
     }
     text += "\n`llama-trace learn tour` opens the first lesson, `llama-trace learn 16` chapter 16.\n";

@@ -207,7 +207,13 @@ mod tests {
     use std::borrow::Cow;
 
     fn source(key: &str) -> Source {
-        Source { file: String::new(), slug: key.into(), key: key.into(), text: Cow::Borrowed("") }
+        Source {
+            file: String::new(),
+            slug: key.into(),
+            key: key.into(),
+            text: Cow::Borrowed(""),
+            is_own: false,
+        }
     }
 
     fn lesson() -> Lesson {

@@ -55,7 +55,11 @@ impl Widget for Chapters<'_> {
                 put(buf, inner, x, y, &text::cut(&steps(chapter), room), theme.dim());
             }
         }
-        let keys = "↑ ↓ choose · Enter goes to its stage and its text · Esc closes";
+        let keys = if self.app.starts_runs {
+            "↑ ↓ choose · Enter opens it as a lesson on its own prompt · Esc closes"
+        } else {
+            "↑ ↓ choose · Enter goes to its stage and its text · Esc closes"
+        };
         put(buf, inner, 0, inner.height.saturating_sub(1), keys, theme.dim());
     }
 }

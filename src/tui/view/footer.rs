@@ -132,9 +132,12 @@ impl Widget for Footer<'_> {
             }
             Mode::Walk => fitting(self.0, area.width.into()),
             Mode::Help(..) => fixed(&[("↑ ↓", "scroll"), ("a word", "finds"), ("Esc ?", "close")]),
-            Mode::Views(_) => {
-                fixed(&[("↑ ↓ v", "choose"), ("1 … 9", "by number"), ("Enter", "keep"), ("Esc", "back")])
-            }
+            Mode::Views(_) => fixed(&[
+                ("↑ ↓ v", "choose"),
+                ("1 … 9", "choose and close"),
+                ("Enter", "keep"),
+                ("Esc", "back"),
+            ]),
             Mode::Chapters(_) => fixed(&[("↑ ↓", "choose"), ("Enter", "go"), ("Esc", "close")]),
             Mode::Mark | Mode::Return => fixed(&[("a letter", ""), ("Esc", "cancel")]),
             Mode::Branches(_) => {

@@ -29,8 +29,14 @@ fn all(app: &App, lesson: &LessonState, width: u16) -> (Vec<Line<'static>>, usiz
         lines.push(Line::default());
     }
     let Some(scene) = lesson.scene() else { return (lines, 0) };
+    if lesson.at == 0 && app.facts.is_none() && app.is_own(&lesson.lesson.slug) {
+        let told = "This lesson was written for the built-in model. Its words can be wrong for this one.";
+        lines.extend(text::wrap(told, width).into_iter().map(|line| Line::styled(line, theme.key())));
+        lines.push(Line::default());
+    }
     lines.extend(markdown::render(&scene.words, width, theme));
-    let Some(question) = &scene.question else {
+    let failed = matches!(lesson.arrival, Arrival::Failed(_));
+    let Some(question) = scene.question.as_ref().filter(|_| !failed) else {
         let count = lines.len();
         return (lines, count);
     };
@@ -51,6 +57,7 @@ fn all(app: &App, lesson: &LessonState, width: u16) -> (Vec<Line<'static>>, usiz
                         .map(|line| line.patch_style(theme.key())),
                 );
             }
+            None if lesson.presents => lines.extend(styled("Space shows the answer.", theme.dim())),
             None => lines.extend(styled(how(question.kind), theme.dim())),
         },
         answered => {
@@ -110,11 +117,17 @@ pub(super) fn keys(app: &App) -> Option<Vec<(&'static str, &'static str)>> {
     let mut keys = vec![("Space", "next"), ("Backspace", "back")];
     if let Some(question) = lesson.open_question() {
         match question.kind {
+            _ if lesson.presents => {}
             Kind::Choice => keys.push(("1-9", "answer")),
             _ => keys.push(("Enter", "answer")),
         }
         keys.push(("x", "reveal"));
     }
-    keys.push(if lesson.presents { ("q", "quit") } else { ("Esc", "leave the lesson") });
+    match (lesson.presents, app.sampler.setting()) {
+        (true, _) => keys.push(("q", "quit")),
+        (false, None) => keys.push(("Esc", "leave the lesson")),
+        // The view of the sampler names what Esc does.
+        (false, Some(_)) => {}
+    }
     Some(keys)
 }
