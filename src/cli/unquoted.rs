@@ -19,7 +19,8 @@ pub(super) fn next(kind: ErrorKind, words: &[String]) -> Option<String> {
     let after = words.iter().position(|word| matches!(&**word, "--prompt" | "-p" | "tokenize"));
     let (option, text) = match after {
         Some(at) => (&*words[at], text_at(&words[at + 1..])),
-        None => ("--prompt", text_at(words)),
+        // `--step` takes no text.
+        None => ("--prompt", text_at(words.strip_prefix(&["--step".to_owned()]).unwrap_or(words))),
     };
     // A single word is a misspelt command or an option's value.
     let several = text.iter().any(|word| word.contains(' ')) && after.is_none() || text.len() > 1;
@@ -58,6 +59,7 @@ mod tests {
             "lt|--step|--prompt|Once|upon|a|time|-n|3",
             "lt|log|--prompt|Once|upon|a|time",
             "lt|Once upon a time",
+            "lt|--step|Once upon a time",
             "lt|Once|upon|a|time",
         ] {
             assert_eq!(told(line), quoted, "{line}");

@@ -56,6 +56,22 @@ pub struct Chapter {
     pub text: &'static str,
 }
 
+/// The number in a chapter's slug: 8 in `08-rope`.
+#[must_use]
+pub fn number_in(slug: &str) -> Option<usize> {
+    slug.split_once('-')?.0.parse().ok()
+}
+
+impl Chapter {
+    /// Whether a user means this chapter by `name`: `16`, `16-attention-patterns` or `attention-patterns`.
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
+        self.slug == name
+            || self.slug.split_once('-').is_some_and(|(_, rest)| rest == name)
+            || name.parse().is_ok_and(|number| number_in(self.slug) == Some(number))
+    }
+}
+
 /// The notes of a program, in reading order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chapters(pub &'static [Chapter]);

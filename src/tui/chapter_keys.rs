@@ -23,9 +23,16 @@ pub(super) fn chapter_here(app: &App) -> usize {
         .unwrap_or(0)
 }
 
+/// Opens the chapter with this place in the list, or the first lesson.
+pub(super) fn open_named(app: &mut App, chapter: Option<usize>) -> Effect {
+    let Some(at) = chapter else { return lesson_keys::open_tour(app) };
+    let chapter = app.notes.chapters.0.get(at);
+    chapter.map_or(Effect::None, |chapter| open(app, chapter))
+}
+
 /// Opens `chapter` as a lesson on its own prompt. If no other run can be started here, or the chapter has no scenes, goes
 /// to its first step in this run, and to its text in the notes.
-pub(super) fn open(app: &mut App, chapter: &'static Chapter) -> Effect {
+fn open(app: &mut App, chapter: &'static Chapter) -> Effect {
     match Lesson::parse(chapter.slug, chapter.text) {
         Ok(lesson) if app.starts_runs => return lesson_keys::open(app, lesson),
         _ => read(app, chapter),

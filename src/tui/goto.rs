@@ -29,8 +29,8 @@ pub(super) enum Target {
     Begin(NewRun),
     /// The list of edits.
     Edits,
-    /// The first lesson.
-    Learn,
+    /// The first lesson, or the chapter with this place in the list.
+    Learn(Option<usize>),
     /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),
     /// A view, at a step that it can show.
@@ -160,6 +160,23 @@ pub(super) fn token_in(line: &str) -> Option<&str> {
     line.trim_start().strip_prefix("token ")
 }
 
+/// The name of a lesson, if the line is `learn NAME`; empty for the first one.
+fn learn_in(line: &str) -> Option<&str> {
+    let name = line.trim().trim_start_matches('/').strip_prefix("learn")?;
+    (name.is_empty() || name.starts_with(' ')).then(|| name.trim())
+}
+
+/// The lesson with this name.
+fn lesson_named(app: &App, name: &str) -> Result<Target, String> {
+    if name.is_empty() || app.tour.is_some_and(|tour| tour.is_named(name)) {
+        return Ok(Target::Learn(None));
+    }
+    let at = app.notes.chapters.iter().position(|chapter| chapter.is_named(name));
+    at.map(|at| Target::Learn(Some(at))).ok_or_else(|| {
+        format!("there is no lesson `{name}`: name tour, or the number or name of a chapter; C lists them")
+    })
+}
+
 /// Returns whether the line edits values or tokens.
 pub(super) fn is_edit(line: &str) -> bool {
     edit_in(line).is_some() || token_in(line).is_some()
@@ -231,8 +248,8 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if let Some(token) = token_in(text) {
         return edit_keys::with_token(app, token).map(Target::Begin);
     }
-    if text.trim().trim_start_matches('/') == "learn" {
-        return Ok(Target::Learn);
+    if let Some(name) = learn_in(text) {
+        return lesson_named(app, name);
     }
     if text.trim().trim_start_matches('/') == "edits" {
         return Ok(Target::Edits);

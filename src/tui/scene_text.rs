@@ -7,6 +7,7 @@ use super::app::App;
 use super::comparison::ComparedWith;
 use super::display::Scale;
 use super::edited;
+use super::panel_state::Focus;
 use super::runs::Runs;
 use super::screen_option::{DEFAULT, ScreenOption};
 use super::screen_settings::{self, PANELS};
@@ -155,13 +156,26 @@ fn screen_lines(app: &App, last: &ScreenSetting) -> Vec<String> {
         Some(app.display.scale).filter(|scale| *scale != Scale::Slice).map(|scale| scale.name().to_owned());
     add(ScreenOption::Scale, scale, last.scale.clone().filter(|scale| scale != "slice"), "slice");
     let all = PANELS.join(" ");
-    let shown = Some(screen_settings::shown_panels(app).join(" ")).filter(|shown| *shown != all);
+    let shown = Some(shown_panels(app).join(" ")).filter(|shown| *shown != all);
     let before = last.panels.as_ref().map(|panels| {
         let named = |name: &&str| panels.iter().any(|panel| panel == name);
         PANELS.into_iter().filter(named).collect::<Vec<_>>().join(" ")
     });
     add(ScreenOption::Panels, shown, before.filter(|before| *before != all), &all);
     lines
+}
+
+/// The names of the shown panels, as the option reads them.
+fn shown_panels(app: &App) -> Vec<&'static str> {
+    match (app.panels.zoomed, app.panels.focus) {
+        (true, Focus::Outline) => vec!["outline"],
+        (true, Focus::Notes) => vec!["notes"],
+        (true, _) => vec!["tensor"],
+        (false, _) => {
+            let folded = [app.panels.outline_folded, false, app.panels.notes_folded];
+            PANELS.into_iter().zip(folded).filter(|(_, folded)| !folded).map(|(name, _)| name).collect()
+        }
+    }
 }
 
 impl App {

@@ -173,19 +173,6 @@ fn panels(value: &str) -> Result<Vec<&'static str>, String> {
     }
 }
 
-/// The names of the shown panels, as [`show_panels`] reads them.
-pub(super) fn shown_panels(app: &App) -> Vec<&'static str> {
-    match (app.panels.zoomed, app.panels.focus) {
-        (true, Focus::Outline) => vec!["outline"],
-        (true, Focus::Notes) => vec!["notes"],
-        (true, _) => vec!["tensor"],
-        (false, _) => {
-            let folded = [app.panels.outline_folded, false, app.panels.notes_folded];
-            PANELS.into_iter().zip(folded).filter(|(_, folded)| !folded).map(|(name, _)| name).collect()
-        }
-    }
-}
-
 /// Shows these panels and folds the others. A single panel fills the screen.
 fn show_panels(app: &mut App, named: &[&str]) {
     app.panels.outline_folded = !named.contains(&"outline");

@@ -326,9 +326,9 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 app.input.mode = Mode::Walk;
                 return Effect::Edits;
             }
-            Ok(Target::Learn) => {
+            Ok(Target::Learn(chapter)) => {
                 app.input.mode = Mode::Walk;
-                return lesson_keys::open_tour(app);
+                return chapter_keys::open_named(app, chapter);
             }
             Ok(Target::Weight(place, row)) => {
                 app.input.mode = Mode::Walk;
@@ -545,8 +545,7 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
         Action::Scroll { down, .. } => at.saturating_add_signed(isize::from(down.signum())),
         Action::Explain => {
             app.input.mode = Mode::Walk;
-            let chapter = app.notes.chapters.0.get(at.min(last));
-            return chapter.map_or(Effect::None, |chapter| chapter_keys::open(app, chapter));
+            return chapter_keys::open_named(app, Some(at.min(last)));
         }
         Action::Close | Action::Chapters | Action::Quit | Action::Click(..) => {
             app.input.mode = Mode::Walk;
@@ -612,7 +611,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Begin(other)) => return Effect::Begin(other),
         Ok(Target::Edits) => return Effect::Edits,
-        Ok(Target::Learn) => return lesson_keys::open_tour(app),
+        Ok(Target::Learn(chapter)) => return chapter_keys::open_named(app, chapter),
         Ok(Target::Weight(place, row)) => derivation_keys::open_weight_row(app, place, row),
         Ok(Target::View(place, view)) => {
             app.go(place);

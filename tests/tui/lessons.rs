@@ -212,6 +212,16 @@ fn space_and_backspace_are_enough() {
 }
 
 #[test]
+fn the_go_to_line_opens_a_lesson_by_its_name() {
+    let mut program = program((120, 40));
+    program.keys("/learn lesson\r");
+    program.stage.shows("scene 1 of 4");
+    program.keys("\u{1b}/learn 77\r");
+    program.stage.shows("there is no lesson `77`");
+    lacks(&program, "scene 1 of");
+}
+
+#[test]
 fn numbers_are_typed_and_a_wrong_form_is_no_try() {
     let mut program = program((120, 40));
     program.keys("C\r   ");

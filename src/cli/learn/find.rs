@@ -40,20 +40,10 @@ fn of_chapter(chapter: &Chapter) -> Source {
     }
 }
 
-/// The number of a chapter in its name.
-pub(super) fn number(slug: &str) -> Option<usize> {
-    slug.split_once('-')?.0.parse().ok()
-}
-
 /// The lesson with this name: `tour`, `16`, `16-attention-patterns`, `attention-patterns` or a file.
 pub(super) fn find(name: &str) -> Result<Source> {
-    let fits = |chapter: &&Chapter| {
-        let slug = chapter.slug;
-        slug == name
-            || slug.split_once('-').is_some_and(|(_, rest)| rest == name)
-            || name.parse().ok().is_some_and(|wanted: usize| number(slug) == Some(wanted))
-    };
-    if let Some(chapter) = std::iter::once(&TOUR).chain(CHAPTERS.iter()).find(fits) {
+    let mut all = std::iter::once(&TOUR).chain(CHAPTERS.iter());
+    if let Some(chapter) = all.find(|chapter| chapter.is_named(name)) {
         return Ok(of_chapter(chapter));
     }
     let path = Path::new(name);

@@ -4,6 +4,7 @@ use super::super::shell;
 use super::args::LearnArgs;
 use super::find::{self, Source};
 use super::progress::Progress;
+use llama_trace_core::chapters::number_in;
 use llama_trace_core::error::Result;
 use llama_trace_core::lesson::Lesson;
 
@@ -24,7 +25,7 @@ pub(super) fn run(args: &LearnArgs) -> Result<()> {
 
 /// Name, title and progress of a lesson.
 fn row(source: &Source, progress: &Progress) -> [String; 3] {
-    let name = find::number(&source.slug).map_or_else(|| source.slug.clone(), |number| number.to_string());
+    let name = number_in(&source.slug).map_or_else(|| source.slug.clone(), |number| number.to_string());
     let Ok(lesson) = Lesson::parse(&source.slug, &source.text) else {
         return [name, source.slug.clone(), String::new()];
     };
