@@ -51,7 +51,7 @@ pub(super) fn run(args: &LearnArgs, sources: &[Source]) -> Result<()> {
             let _ = write!(text, "{without_heads} left out because {names} heads of the built-in model, ");
         }
         if !left_out.is_empty() {
-            let _ = write!(text, "{} left out because of this model's sizes, ", left_out.len());
+            let _ = write!(text, "{} left out because this model lacks a place or value, ", left_out.len());
         }
         let _ = writeln!(text, "{}", counted(problems.len(), "problem"));
         shell::print(text.as_bytes())?;

@@ -72,7 +72,7 @@ pub enum PromptSetting {
 
 impl PromptSetting {
     /// Returns whether a scene can hold this prompt in one line. A text with a line break, an outer space, a control
-    /// character or the end of a comment cannot be written there; its token ids can.
+    /// character or a comment mark cannot be written there; its token ids can.
     #[must_use]
     pub fn fits_a_line(&self) -> bool {
         match self {
