@@ -5,9 +5,8 @@
 
 use super::Cuda;
 use super::kernels::Kernel;
-use super::product::{MOST_PRODUCTS, PRODUCT_WORDS, TURNS_WORDS, turns_of};
-use super::queue::Change;
-use llama_trace_core::config::CacheDtype;
+use super::product::MOST_PRODUCTS;
+use super::queue::{Change, Fusable};
 use llama_trace_core::error::Result;
 use llama_trace_kernels::driver::{Address, Arguments, Launch, pair};
 
@@ -24,7 +23,7 @@ const MOST: usize = 3;
 const WORDS: usize = 5;
 
 /// A tensor that is rotated, or only cached.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Turned {
     pub(super) x: Address,
     /// 0 if it is only cached.
@@ -40,22 +39,51 @@ impl Turned {
     }
 }
 
-/// Number of thread blocks for `heads` heads of each row.
-fn blocks(heads: usize, head_dim: usize, rows: usize) -> u32 {
-    let of_each = if rows < MANY { 1 } else { PAIRS };
-    u32::try_from((heads * head_dim / 2).div_ceil(THREADS as usize * of_each)).unwrap_or(u32::MAX)
+/// The tensors of a launch of [`ROPE`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rotation {
+    tensors: [Option<Turned>; MOST],
+    /// The addresses of the cosines and sines.
+    tables: [Address; 2],
+    neighbours: bool,
+    head_dim: usize,
+    rows: usize,
 }
 
-/// Adds a tensor to a launch. Returns whether there was room.
-fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
-    let count = launch.grid[2] as usize;
-    if count == MOST {
-        return false;
+impl Rotation {
+    fn tensors(&self) -> impl Iterator<Item = &Turned> {
+        self.tensors.iter().flatten()
     }
-    launch.arguments.all_mut()[count * WORDS..][..WORDS].copy_from_slice(&turned.words());
-    launch.grid[1] = launch.grid[1].max(blocks(turned.heads, head_dim, launch.grid[0] as usize));
-    launch.grid[2] += 1;
-    true
+
+    /// Adds a tensor. Returns whether there was room.
+    fn add(&mut self, turned: Turned) -> bool {
+        let free = self.tensors.iter_mut().find(|tensor| tensor.is_none());
+        free.map(|free| *free = Some(turned)).is_some()
+    }
+
+    /// Returns the arguments of the kernel.
+    fn arguments(&self) -> Arguments {
+        let mut words = [0; MOST * WORDS];
+        for (turned, words) in self.tensors().zip(words.chunks_exact_mut(WORDS)) {
+            words.copy_from_slice(&turned.words());
+        }
+        let tables = self.tables.into_iter().fold(Arguments::new().words(&words), Arguments::address);
+        tables.int(usize::from(self.neighbours)).int(self.head_dim)
+    }
+
+    /// Returns the number of blocks for a tensor, and the number of tensors.
+    fn grid(&self) -> [u32; 2] {
+        let of_each = if self.rows < MANY { 1 } else { PAIRS };
+        let blocks = |heads: usize| (heads * self.head_dim / 2).div_ceil(THREADS as usize * of_each);
+        let most = self.tensors().map(|turned| blocks(turned.heads)).max().unwrap_or(0);
+        [u32::try_from(most).unwrap_or(u32::MAX), self.tensors().count() as u32]
+    }
+
+    /// Writes the tensors into their launch.
+    pub(super) fn write(&self, launch: &mut Launch) {
+        launch.arguments = self.arguments();
+        [launch.grid[1], launch.grid[2]] = self.grid();
+    }
 }
 
 /// Rotates `turned` by the cosines and sines at `tables`: `rows` rows of heads, each with `head_dim` values.
@@ -70,80 +98,109 @@ pub(super) fn rotate(
     if rows == 1 && rotate_products(cuda, turned, tables, neighbours, head_dim) {
         return Ok(());
     }
-    let mut words = [0; MOST * WORDS];
-    words[..WORDS].copy_from_slice(&turned.words());
-    let tables = tables.into_iter().fold(Arguments::new().words(&words), Arguments::address);
-    let arguments = tables.int(usize::from(neighbours)).int(head_dim);
-    let joined = cuda.kernels.change(ROPE, |last| {
-        let alike = last.grid[0] as usize == rows
-            && last.arguments.all()[MOST * WORDS..] == arguments.all()[MOST * WORDS..];
+    let own = Rotation { tensors: [Some(turned), None, None], tables, neighbours, head_dim, rows };
+    let joined = cuda.queue.change_rotation(|last| {
+        let alike =
+            (last.tables, last.neighbours, last.head_dim, last.rows) == (tables, neighbours, head_dim, rows);
         // The tensors of a launch run in parallel: none may read or write the output of another.
-        let meets = |other: &[u64]| other[1] == turned.x || other[0] == turned.out;
-        let apart = !last.arguments.all()[..MOST * WORDS].chunks(WORDS).any(meets);
-        alike && apart && add(last, turned, head_dim)
-    })?;
+        let meets = last.tensors().any(|other| other.out == turned.x || other.x == turned.out);
+        alike && !meets && last.add(turned)
+    });
     if joined {
         return Ok(());
     }
-    let blocks = blocks(turned.heads, head_dim, rows) as usize;
-    cuda.kernels.launch(ROPE, (rows, blocks), THREADS, 0, arguments)
+    let grid = (rows, own.grid()[0] as usize);
+    cuda.kernels.launch_fusable(ROPE, grid, THREADS, 0, own.arguments(), Fusable::Rotation(own))
 }
 
 /// Makes the last launch also cache the rows (rows, width) at `x`. The pass must have only one span. This is possible
 /// if the launch is still in the queue, and either rotates these rows (keys) or already caches the keys that belong to
 /// them (values). Otherwise nothing is launched. Returns whether the launch was changed.
-pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
+pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> bool {
     if rows == 1 && cache_products(cuda, x, width, to) {
-        return Ok(true);
+        return true;
     }
-    cuda.kernels.change(ROPE, |last| {
-        let (count, words) = (last.grid[2] as usize, last.arguments.all_mut());
-        let head_dim = words[words.len() - 1] as usize;
-        let of = |one: &[u64]| Turned {
-            x: one[0],
-            out: one[1],
-            cache: [one[2], one[3]],
-            heads: one[4] as u32 as usize,
-        };
-        let all = words[..count * WORDS].chunks_exact_mut(WORDS);
-        if last.grid[0] as usize != rows || !width.is_multiple_of(head_dim) {
+    cuda.queue.change_rotation(|last| {
+        if last.rows != rows || !width.is_multiple_of(last.head_dim) {
             return false;
         }
-        let heads = width / head_dim;
-        let mut has_cached = false;
-        for one in all {
-            let turned = of(one);
-            has_cached |= turned.cache[0] != 0;
-            if turned.out == x {
-                let once = turned.heads == heads && turned.cache[0] == 0;
-                if once {
-                    one.copy_from_slice(&Turned { cache: to, ..turned }.words());
-                }
-                return once;
+        let heads = width / last.head_dim;
+        let is_rotated = |turned: &&mut Turned| turned.out == x;
+        if let Some(keys) = last.tensors.iter_mut().flatten().find(is_rotated) {
+            let once = keys.heads == heads && keys.cache[0] == 0;
+            if once {
+                keys.cache = to;
             }
+            return once;
         }
-        has_cached && add(last, Turned { x, out: 0, cache: to, heads }, head_dim)
+        let has_cached = last.tensors().any(|turned| turned.cache[0] != 0);
+        has_cached && last.add(Turned { x, out: 0, cache: to, heads })
     })
 }
 
-/// For a launch of products that can rotate and cache their results: the words of the products, and the words of the
-/// rotation. The words of the rotation are (turned, cached) for each product, then cos, sin, the span, and (neighbours,
-/// C).
-fn of_products(kernel: Kernel, launch: &mut Launch) -> Option<(&[u64], &mut [u64; TURNS_WORDS])> {
-    let (before, turns) = launch.arguments.all_mut().split_at_mut(turns_of(kernel)?);
-    let turns = turns.try_into().unwrap_or_else(|_| unreachable!("the launch has these words last"));
-    Some((&before[..MOST_PRODUCTS * PRODUCT_WORDS], turns))
+/// The products of a launch, and what it does with their results: `struct Turns` of the kernels. It rotates the results
+/// and caches them, rotated or not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turns {
+    products: [Turn; MOST_PRODUCTS],
+    /// The addresses of the cosines and sines, and (neighbours, C); 0 if nothing is rotated.
+    tables: [Address; 2],
+    how: u64,
+    /// The address of the span; 0 if nothing is cached.
+    span: Address,
+    /// The first word of the struct in the launch's arguments.
+    at: usize,
+    /// Whether the kernel can cache.
+    caches: bool,
+}
+
+/// One product of [`Turns`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    /// The address of the result and its number of values; 0 if there is no such product.
+    result: (Address, usize),
+    /// The address of the rotated result; 0 if it is not rotated.
+    turned: Address,
+    /// The address of the cache; 0 if it is not cached.
+    cached: Address,
+}
+
+impl Turns {
+    /// Neither rotates nor caches these results. The struct begins at word `at` of the arguments.
+    pub(super) fn new(results: impl Iterator<Item = (Address, usize)>, at: usize, caches: bool) -> Self {
+        let mut products = [Turn::default(); MOST_PRODUCTS];
+        products.iter_mut().zip(results).for_each(|(product, result)| product.result = result);
+        Self { products, tables: [0; 2], how: 0, span: 0, at, caches }
+    }
+
+    /// Returns `struct Turns` of the kernels: (turned, cached) for each product, then cos, sin, the span, and
+    /// (neighbours, C).
+    pub(super) fn words(&self) -> [u64; 2 * MOST_PRODUCTS + 4] {
+        let mut words = [0; 2 * MOST_PRODUCTS + 4];
+        for (product, words) in self.products.iter().zip(words.chunks_exact_mut(2)) {
+            words.copy_from_slice(&[product.turned, product.cached]);
+        }
+        let [cos, sin] = self.tables;
+        words[2 * MOST_PRODUCTS..].copy_from_slice(&[cos, sin, self.span, self.how]);
+        words
+    }
+
+    /// Writes the struct into its launch.
+    pub(super) fn write(&self, launch: &mut Launch) {
+        let words = self.words();
+        launch.arguments.all_mut()[self.at..][..words.len()].copy_from_slice(&words);
+    }
+
+    /// Finds the product that computes the `width` values at `x`.
+    fn product(&self, x: Address, width: usize) -> Option<usize> {
+        self.products.iter().position(|product| product.result == (x, width))
+    }
 }
 
 /// Says whether an earlier launch may be changed, after it was found that `launch` does not compute the wanted tensor.
 /// The earlier launch would write to `written`, so `launch` must not use this address.
 fn not_of(launch: &Launch, written: Address) -> Change {
     if launch.arguments.all().contains(&written) { Change::Cannot } else { Change::AskBefore }
-}
-
-/// The index of the product that computes the `width` values at `x`.
-fn product_at(products: &[u64], x: Address, width: usize) -> Option<usize> {
-    products.chunks_exact(PRODUCT_WORDS).position(|words| words[6] == x && words[3] as u32 as usize == width)
 }
 
 /// Makes the products that compute `turned` also rotate it. This is possible if their launch is still in the queue and
@@ -155,22 +212,21 @@ fn rotate_products(
     neighbours: bool,
     head_dim: usize,
 ) -> bool {
-    cuda.kernels.change_recent(|kernel, last| {
-        let Some((products, turns)) = of_products(kernel, last) else { return Change::Cannot };
-        let Some(at) = product_at(products, turned.x, turned.heads * head_dim) else {
-            return not_of(last, turned.out);
+    let how = pair(usize::from(neighbours), head_dim);
+    cuda.queue.change_turns(|launch, turns| {
+        let Some(at) = turns.product(turned.x, turned.heads * head_dim) else {
+            return not_of(launch, turned.out);
         };
-        let [cos, sin] = tables;
-        let (how, shape) = (pair(usize::from(neighbours), head_dim), [turns[6], turns[7], turns[9]]);
         // No other product may write to this address.
-        let alone = products.chunks_exact(PRODUCT_WORDS).all(|words| words[6] != turned.out)
-            && (0..MOST_PRODUCTS).all(|other| turns[2 * other] != turned.out);
-        let can = alone && turns[2 * at..][..2] == [0; 2] && (shape == [0; 3] || shape == [cos, sin, how]);
-        if !can {
+        let alone =
+            turns.products.iter().all(|product| ![product.result.0, product.turned].contains(&turned.out));
+        let alike = (turns.tables, turns.how) == ([0; 2], 0) || (turns.tables, turns.how) == (tables, how);
+        let product = &mut turns.products[at];
+        if !alone || !alike || (product.turned, product.cached) != (0, 0) {
             return Change::Cannot;
         }
-        turns[2 * at] = turned.out;
-        [turns[6], turns[7], turns[9]] = [cos, sin, how];
+        product.turned = turned.out;
+        (turns.tables, turns.how) = (tables, how);
         Change::Did
     })
 }
@@ -178,23 +234,20 @@ fn rotate_products(
 /// Makes the products that compute or rotate `x` also cache it. This is possible if their launch is still in the queue
 /// and only other products follow it. Returns whether the launch was changed.
 fn cache_products(cuda: &Cuda, x: Address, width: usize, [cache, span]: [Address; 2]) -> bool {
-    cuda.kernels.change_recent(|kernel, last| {
-        let Some((products, turns)) = of_products(kernel, last) else { return Change::Cannot };
-        // The bfloat16 products cache only in bfloat16.
-        if kernel.file == "matvec_bf16" && cuda.cache_dtype != CacheDtype::Bf16 {
+    cuda.queue.change_turns(|launch, turns| {
+        if !turns.caches {
             return Change::Cannot;
         }
-        let turned = (0..MOST_PRODUCTS).find(|at| turns[2 * at] == x);
-        let Some(at) = turned.or_else(|| product_at(products, x, width).filter(|at| turns[2 * at] == 0))
-        else {
-            return not_of(last, cache);
-        };
-        let outputs = products[at * PRODUCT_WORDS + 3] as u32 as usize;
-        let can = outputs == width && turns[2 * at + 1] == 0 && [0, span].contains(&turns[8]);
-        if !can {
+        let turned = turns.products.iter().position(|product| product.turned == x);
+        let plain = || turns.product(x, width).filter(|at| turns.products[*at].turned == 0);
+        let Some(at) = turned.or_else(plain) else { return not_of(launch, cache) };
+        let can_share = [0, span].contains(&turns.span);
+        let product = &mut turns.products[at];
+        if product.result.1 != width || product.cached != 0 || !can_share {
             return Change::Cannot;
         }
-        [turns[2 * at + 1], turns[8]] = [cache, span];
+        product.cached = cache;
+        turns.span = span;
         Change::Did
     })
 }
