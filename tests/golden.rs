@@ -3,9 +3,13 @@
 //! detect.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "golden/bf16.rs"]
+mod bf16;
 mod common;
 #[path = "golden/edits.rs"]
 mod edits;
+#[path = "golden/q8.rs"]
+mod q8;
 #[path = "golden/reference.rs"]
 mod reference;
 
