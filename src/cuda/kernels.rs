@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::queue::{Fusable, Queue};
+use super::fusable::Fusable;
+use super::queue::Queue;
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;

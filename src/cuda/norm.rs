@@ -5,8 +5,8 @@
 //! the latency is lower than if all blocks wait for the one block that computes the norm.
 
 use super::Cuda;
+use super::fusable::{Fusable, Norm};
 use super::kernels::Kernel;
-use super::queue::{Fusable, Norm};
 use llama_trace_core::error::Result;
 use llama_trace_kernels::driver::{Address, Arguments, Extra};
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 
+use super::fusable::{Fusable, Norm, Turned};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory, Vector, own};
 use super::norm;
 use super::pass::Pass;
 use super::product::{Asked, Input};
-use super::queue::{Fusable, Norm};
-use super::rope::{self, Turned};
+use super::rope;
 use super::sampling::Place;
 use super::{Cache, Cuda, Mark, attention, limits, product, stage_readback};
 use llama_trace_core::config::{CacheDtype, Pairing, Precision};

@@ -10,12 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Cuda;
 use super::attention::MOST_BLOCKS;
+use super::fusable::{Fusable, MOST_PRODUCTS, Norm, Turns};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Growing, Memory, Vector, own};
 use super::norm;
-use super::queue::{Fusable, Norm};
-use super::rope::Turns;
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
@@ -40,9 +39,8 @@ const MANY: usize = 16;
 const FEW: usize = 16;
 const FEW_OF_BLOCKS: usize = 8;
 
-/// Maximum number of products of a launch, and the words of each in `struct Product` of the kernels.
-pub(super) const MOST_PRODUCTS: usize = 3;
-pub(super) const PRODUCT_WORDS: usize = 7;
+/// The words of `struct Product` of the kernels.
+const PRODUCT_WORDS: usize = 7;
 
 /// The kernel for products of one row that computes the norm of their input itself. Arguments: `struct Products`,
 /// `struct Norm`, tiles, and `struct Turns`, which describes RoPE and caching of the results ([`super::rope`]).

@@ -9,7 +9,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::rope::{Rotation, Turns};
+use super::fusable::{Fusable, Rotation, Turns};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 use llama_trace_kernels::driver::{Address, Arguments, Driver, Event, Extra, Graph, Launch};
@@ -24,35 +24,6 @@ pub(super) enum Change {
     AskBefore,
     /// No launch is changed.
     Cannot,
-}
-
-/// A norm of rows of `width` values, the first at `x`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Norm {
-    pub(super) x: Address,
-    pub(super) weight: Address,
-    pub(super) eps: f32,
-    pub(super) width: usize,
-}
-
-/// How a later operation can share a launch, as long as it is in the queue.
-///
-/// The later operation withdraws the last launch and queues one that does the work of both, or it adds its own work to
-/// the launch. In addition, a launch may offer extras ([`Arguments::extra`]).
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Fusable {
-    /// Not at all.
-    No,
-    /// Can be withdrawn: the norm of one row, written to `out`.
-    Norm { norm: Norm, out: Address },
-    /// Can be withdrawn: the sum of two inputs of `count` values.
-    Add { inputs: [Address; 2], count: usize, sum: Address },
-    /// Can be withdrawn: `count` values of silu(gate), and of hidden = silu(gate) · up.
-    SiluMul { inputs: [Address; 2], count: usize, silu: Address, hidden: Address },
-    /// Can rotate and cache further tensors.
-    Rotation(Rotation),
-    /// Products that can rotate and cache their results.
-    Products(Turns),
 }
 
 /// Minimum number of launches that are worth a graph.

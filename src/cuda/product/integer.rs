@@ -3,9 +3,9 @@
 
 use super::{Asked, Input};
 use crate::Cuda;
+use crate::fusable::Fusable;
 use crate::kernels::Kernel;
 use crate::memory::{Growing, Vector};
-use crate::queue::Fusable;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 use llama_trace_kernels::driver::{Address, Arguments, Extra};

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Asked, Input, Run, gated_words, in_chunks, with_sum, with_turns, words};
 use crate::Cuda;
+use crate::fusable::Fusable;
 use crate::kernels::Kernel;
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use crate::norm;
-use crate::queue::Fusable;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
