@@ -13,6 +13,7 @@ use super::{ModelArgs, tell};
 use llama_trace_core::config::Precision;
 use llama_trace_core::edit::{Changed, Edit, Edits, Given, Needed, Origin};
 use llama_trace_core::error::{Error, Result, shortened};
+use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::stop;
 use llama_trace_core::trace::{
     Frame, FrameData, ModelCard, NoProbe, PassDims, Probe, Recorder, Select, Site, Source, Stage, Status,
@@ -88,6 +89,7 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precis
         edits: Vec::new(),
         config: checkpoint.config.clone(),
         precision,
+        arithmetic: Arithmetic::Fused,
         backend: "cpu".into(),
     };
     Edits::new(list).check(&card, &[])

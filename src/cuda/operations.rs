@@ -19,6 +19,7 @@ use super::sampling::Place;
 use super::{Cache, Cuda, Mark, attention, limits, product, stage_readback};
 use llama_trace_core::config::{CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
+use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{
@@ -104,6 +105,10 @@ impl Backend for Cuda {
 
     fn precision(&self) -> Precision {
         self.precision
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::Fused
     }
 
     fn bit_exact(&self, operation: Operation) -> bool {

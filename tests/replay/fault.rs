@@ -12,6 +12,7 @@ use llama_trace::backend::{
 };
 use llama_trace::config::{CacheDtype, Pairing, Precision};
 use llama_trace::error::Result;
+use llama_trace::ops::arithmetic::Arithmetic;
 use llama_trace::stop::Stop;
 use llama_trace::tensor::{Dtype, Tensor};
 
@@ -133,6 +134,10 @@ impl Backend for Other {
 
     fn precision(&self) -> Precision {
         self.cpu.precision()
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        self.cpu.arithmetic()
     }
 
     fn bit_exact(&self, _: Operation) -> bool {

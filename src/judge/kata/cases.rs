@@ -12,6 +12,7 @@ use super::table::Kata;
 use crate::check::ReadWeights;
 use llama_trace_core::config::{ModelConfig, Precision};
 use llama_trace_core::error::Result;
+use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::trace::{ModelCard, Op, PassDims, Sampling, Site, Stage, Weight};
 
 /// Layers of the random model.
@@ -48,6 +49,7 @@ fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
         edits: vec![],
         precision: if int8 { Precision::Q8 { group: 8 } } else { Precision::F32 },
         config,
+        arithmetic: Arithmetic::Fused,
         backend: "cpu".into(),
     };
     let sizes = card.sizes();

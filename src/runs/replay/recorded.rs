@@ -33,7 +33,7 @@ use llama_trace_core::trace::spread::Counting;
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{
-    Answer, Block, Cached, Filters, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query,
+    Answer, Block, Cached, Filters, Fork, ModelCard, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query,
     Region, Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
 };
 use llama_trace_engine::generate::{Sampler, Sampling};
@@ -354,11 +354,12 @@ impl Serves for Reader {
 impl Reader {
     /// The numbers of a line of `rope_cos` or `rope_sin`, computed from the run's own configuration.
     fn angles(&self, line: Line, site: Site) -> Option<Vec<f32>> {
-        let (rules, precision) = (self.rules(), self.trace.card().precision);
+        let rules = self.rules();
+        let ModelCard { precision, arithmetic, .. } = *self.trace.card();
         let of = rules.of(site).filter(|_| self.judged.is_none())?;
         let number = |i: usize| match of.cell(line.cell(i).at).fold {
             Fold::Angle { position, frequency, sine, .. } => {
-                let (sin, cos) = (position as f32 * frequency.value).sin_cos();
+                let (sin, cos) = arithmetic.sin_cos(position as f32 * frequency.value);
                 Some(round::value(precision, if sine { sin } else { cos }))
             }
             _ => None,

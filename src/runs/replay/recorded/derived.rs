@@ -11,7 +11,7 @@ use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
 use llama_trace_core::trace::stage::Section;
-use llama_trace_core::trace::{Block, Frame, FrameData, PassDims, Region, Site, Stage, Stats};
+use llama_trace_core::trace::{Block, Frame, FrameData, ModelCard, PassDims, Region, Site, Stage, Stats};
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -108,8 +108,8 @@ impl Reader {
     /// Derived rows. Rows of the site in `known` are taken from `known`.
     fn derived(&mut self, site: Site, rows: Range<usize>, known: Option<(Site, &Rows)>) -> Result<Frame> {
         let (dims, sizes, stop) = (self.dims(site)?, self.sizes(), self.stop.clone());
-        let precision = self.trace.card().precision;
-        derive_rows(site, rows, &sizes, precision, dims, &stop, &mut |from, rows| match known {
+        let ModelCard { precision, arithmetic, .. } = *self.trace.card();
+        derive_rows(site, rows, &sizes, (precision, arithmetic), dims, &stop, &mut |from, rows| match known {
             Some((site, known)) if site == from => Ok(known.clone()),
             _ => self.rows(from, rows),
         })
