@@ -151,7 +151,7 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
                 "" if of_tokens => "runs the prompt with other tokens".to_owned(),
                 edits => printable(format!("runs this prompt {edits}").trim_end()).to_string(),
             };
-            say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));
+            say(app, format!("{run} {what}; /{before}: goes back"));
         }
         Err(error) => fail(app, error.to_string()),
     }

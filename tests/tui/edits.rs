@@ -140,12 +140,14 @@ fn the_list_switches_edits_on_and_off_and_finds_runs_again() {
     let mut program = program((120, 40));
     program.keys("X");
     assert!(program.stage.message().starts_with("no run has an edit yet"), "{}", program.stage.message());
-    program.keys("/edit L1/softmax[h=0] *= 2\r/without L0/h1\r");
+    // Enter after the command alone waits for its text.
+    program.keys("/edit\rL1/softmax[h=0] *= 2\r/without L0/h1\r");
     assert_eq!(program.stage.app.outline().run, Run(2));
     assert_eq!(program.stage.app.outline().card.edits, ["L1/softmax[h=0] *= 2", "L0/h1 off"]);
     program.keys("X");
     program.stage.shows("[x] L1/softmax[h=0] *= 2");
     program.stage.shows("[x] L0/h1 off");
+    program.stage.shows("x: this run has the edit");
     // Without the first edit it is a new run; without the second one, the first edited run.
     program.keys("\r");
     assert_eq!(program.stage.app.outline().run, Run(3));

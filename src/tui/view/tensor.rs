@@ -184,7 +184,11 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
         .map(|(axis, length)| format!("{} {length}", labels::name(*axis)))
         .collect();
     let lengths: Vec<_> = shape.iter().map(usize::to_string).collect();
-    let shapes = [format!("  {}", axes.join(" × ")), format!("  {}", lengths.join(" × "))];
+    let names: Vec<_> = step.axes().iter().map(|axis| labels::name(*axis)).collect();
+    let shapes = match app.hides_shapes() {
+        true => [format!("  {}", names.join(" × ")), String::new()],
+        false => [format!("  {}", axes.join(" × ")), format!("  {}", lengths.join(" × "))],
+    };
     let kind = if matches!(step, Step::View(_)) { format!(" ({})", step.op()) } else { String::new() };
     let unit = step.stage().info().unit;
     let pieces = [
