@@ -8,8 +8,8 @@ use super::synonyms::{Synonym, meant};
 /// Number of letters from which a word is looked for in titles.
 const ENOUGH: usize = 3;
 
-/// The chapters that a user may mean by `name`: the one with this name or number, or else those about this word, the
-/// ones with the word in the title first.
+/// The chapters that a user may mean by `name`: the one with this name or number, or else those about this word. These
+/// have the word in their title, or else a synonym, or else they explain the stages that it means.
 pub fn find<'c>(chapters: &[&'c Chapter], name: &str) -> Vec<&'c Chapter> {
     let name = name.trim();
     if let Some(chapter) = chapters.iter().find(|chapter| chapter.is_named(name)) {
@@ -34,11 +34,11 @@ pub fn find<'c>(chapters: &[&'c Chapter], name: &str) -> Vec<&'c Chapter> {
         fits.into_iter().position(|fits| fits)
     };
     let mut found: Vec<(usize, &'c Chapter)> =
-        chapters.iter().filter_map(|&chapter| Some((rank(chapter)?, chapter))).collect();
+        chapters.iter().copied().filter_map(|chapter| Some((rank(chapter)?, chapter))).collect();
     found.sort_by_key(|(rank, _)| *rank);
-    // A chapter with a synonym in its title is about the word; others only explain the same stages.
-    if found.first().is_some_and(|(rank, _)| *rank < 2) {
-        found.retain(|(rank, _)| *rank < 2);
+    // A chapter with the word in its title is about it; others are about similar words, or explain the same stages.
+    if let Some((best, _)) = found.first().copied() {
+        found.retain(|(rank, _)| *rank == best);
     }
     found.into_iter().map(|(_, chapter)| chapter).collect()
 }
@@ -65,9 +65,9 @@ mod tests {
         assert_eq!(slugs("10"), ["10-gqa"]);
         assert_eq!(slugs("kv-cache"), ["09-kv-cache"]);
         assert_eq!(slugs("mqa"), ["10-gqa"], "a synonym");
-        // The title comes before the synonyms of the same row of the table.
-        assert_eq!(slugs("temperature"), ["25-probs", "27-sampled"]);
-        assert_eq!(slugs("Sampl"), ["27-sampled", "25-probs"]);
+        assert_eq!(slugs("temperature"), ["25-probs"], "the title comes before synonyms");
+        assert_eq!(slugs("Sampl"), ["27-sampled"]);
+        assert_eq!(slugs("seed"), ["25-probs", "27-sampled"], "several");
         assert_eq!(slugs("past"), ["09-kv-cache"]);
         for none in ["", "x", "zzz", "99"] {
             assert_eq!(slugs(none), [""; 0], "{none}");

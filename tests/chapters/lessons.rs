@@ -224,7 +224,7 @@ fn files_that_are_no_lessons_are_refused() {
         ("tuor", 2, "did you mean tour?"),
         ("temperature", 0, ""),
         ("swiglu", 0, ""),
-        ("sampling", 2, "several lessons are about `sampling`"),
+        ("attention", 2, "several lessons are about `attention`"),
         ("99", 2, "`llama-trace learn` lists the lessons"),
     ] {
         let (own, _, error) = told(&learn(folder.path(), &["--check", name]));

@@ -94,19 +94,22 @@ fn begin(run: Run, new: NewRun) -> Result<Vec<Box<dyn Source>>> {
     let mut source = Synthetic::new();
     source.outline.run = run;
     source.outline.card.edits = setting.edits.clone();
+    for _ in 1..setting.passes {
+        source.advance()?;
+        source.poll()?;
+    }
     Ok(vec![Box::new(source)])
 }
 
 fn program(size: (u16, u16)) -> Program {
-    themed(size, Theme::new(Depth::None))
+    themed(size, Theme::new(Depth::None), None)
 }
 
-fn themed(size: (u16, u16), theme: Theme) -> Program {
+fn themed(size: (u16, u16), theme: Theme, tour: Option<Chapter>) -> Program {
     let mut program = Program::alone(size);
     program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(begin));
     let outline = Synthetic::new().outline;
-    program.stage.app =
-        App::new(outline, theme, size).with_chapters(LESSONS).with_other_runs(Some(TOUR), None);
+    program.stage.app = App::new(outline, theme, size).with_chapters(LESSONS).with_other_runs(tour, None);
     program
 }
 
@@ -368,7 +371,7 @@ fn help_and_footer_say_what_the_keys_do_in_a_lesson() {
 
 #[test]
 fn the_list_of_chapters_begins_with_the_tour() {
-    let mut program = program((80, 24));
+    let mut program = themed((80, 24), Theme::new(Depth::None), Some(TOUR));
     program.keys("C");
     program.stage.shows("The tour");
     program.stage.shows("A lesson of the tests");
@@ -416,7 +419,7 @@ fn an_answer_from_another_pass_or_another_stage_is_no_try() {
 fn a_presentation_is_large_and_light() {
     let theme = Theme::new(Depth::True).with(Palette::default(), Paper::Light);
     for size in [(80, 24), (120, 40), (200, 60)] {
-        let mut program = themed(size, theme);
+        let mut program = themed(size, theme, None);
         let text = "# A\n\n<!-- scene: p0/L0/attn_norm[t=3]\nview: heatmap\n-->\n\nWords.\n";
         let lesson = Lesson::parse("lesson", text).unwrap();
         let open = OpenLesson { lesson, presents: true, ..OpenLesson::default() };
@@ -452,7 +455,9 @@ fn all_columns_of_the_neurons_fit_beside_the_words() {
         let open = OpenLesson { lesson, presents, ..OpenLesson::default() };
         effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
         program.keys("r");
-        program.stage.shows("hidden │");
+        let screen = program.stage.screen();
+        let heading = screen.lines().find(|line| line.contains(" silu ")).unwrap().split('│').next();
+        assert!(heading.unwrap().trim_end().ends_with("hidden"), "{screen}");
     }
 }
 

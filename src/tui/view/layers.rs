@@ -305,6 +305,7 @@ impl Layers {
             format!("P: the mean of softmax[h, t, p − 1] {over} t at positions p > 0"),
             format!("P: the mean of softmax[h, t, p − 1] {over}"),
             format!("P: mean softmax[h, t, p − 1] {over}"),
+            "P: the mean of softmax[h, t, p − 1]".to_owned(),
         ];
         // An empty line separates the notes from the lines above, if there is room.
         let below = y + MEASURES.len() as u16;

@@ -265,6 +265,7 @@ impl View for Neurons {
         let first = [
             "silu = gate / (1 + e^−gate) · hidden = silu · up · colours: relative to each column's largest",
             "silu = gate / (1 + e^−gate) · hidden = silu · up",
+            "hidden = silu(gate) · up",
         ];
         let (of, short) = match predicted(app) {
             Some(token) => (format!("+ − effect (v = {token})"), "+ − effect"),
@@ -277,6 +278,7 @@ impl View for Neurons {
             format!("{of}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
             format!("{short}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
             format!("{short}: hidden·Σ w2[d,f]·norm[d]·output[v,d]/rms"),
+            format!("{short}: direct effect on the logits"),
         ];
         put_fit(buf, foot, 0, 0, &[Piece::forms(first.map(str::to_owned), dim)]);
         put_fit(buf, foot, 0, 1, &[Piece::forms(second, dim)]);

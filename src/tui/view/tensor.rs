@@ -162,7 +162,9 @@ fn hint(app: &App, room: Rect, buf: &mut Buffer) {
     let lines: Vec<String> =
         app.view().hint().into_iter().flat_map(|line| text::wrap(line, columns)).collect();
     let needed = lines.len() as u16 + 2;
-    if room.height < needed || app.comparison.with.is_some() || app.panels.pane.is_some() {
+    // The hint names keys that a presentation does not have.
+    let leaves_out = app.comparison.with.is_some() || app.panels.pane.is_some() || app.presents();
+    if room.height < needed || leaves_out {
         return;
     }
     let y = room.height - needed + 1;
