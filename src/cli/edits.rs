@@ -10,10 +10,9 @@ use ndarray::{ArrayD, IxDyn};
 use super::prompt::{self, Prompt};
 use super::wait::show;
 use super::{ModelArgs, tell};
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::edit::{Changed, Edit, Edits, Given, Needed, Origin};
 use llama_trace_core::error::{Error, Result, shortened};
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::stop;
 use llama_trace_core::trace::{
     Frame, FrameData, ModelCard, NoProbe, PassDims, Probe, Recorder, Select, Site, Source, Stage, Status,

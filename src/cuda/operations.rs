@@ -17,9 +17,8 @@ use super::product::{Asked, Input};
 use super::rope;
 use super::sampling::Place;
 use super::{Cache, Cuda, Mark, attention, limits, product, stage_readback};
-use llama_trace_core::config::{CacheDtype, Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{

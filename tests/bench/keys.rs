@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use llama_trace::chapters::CHAPTERS;
-use llama_trace::config::{ModelConfig, Pairing, Precision};
-use llama_trace::ops::arithmetic::Arithmetic;
+use llama_trace::config::{Arithmetic, ModelConfig, Pairing, Precision};
 use llama_trace::record::about::Fingerprint;
 use llama_trace::record::plan::{Texts, stages};
 use llama_trace::record::writer::TextsOf;

@@ -52,7 +52,10 @@ fn the_kernel_for_webassembly_has_its_own_bits_and_its_name_is_shown() {
         (["pass_000", "pass_001"].map(read).concat(), manifest)
     };
     let (ours, manifest) = run("one", &[&wasm[..], &["--threads", "1"]].concat());
-    assert_eq!((&manifest["backend"], &manifest["card"]["arithmetic"]), (&"cpu-wasm".into(), &"separate".into()));
+    assert_eq!(
+        (&manifest["backend"], &manifest["card"]["arithmetic"]),
+        (&"cpu-wasm".into(), &"separate".into())
+    );
     let hash = |values: &[f32]| {
         let fold = |hash: u64, x: &f32| (hash ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01b3);
         values.iter().fold(0xcbf2_9ce4_8422_2325, fold)
@@ -70,8 +73,15 @@ fn the_kernel_for_webassembly_has_its_own_bits_and_its_name_is_shown() {
     let check: serde_json::Value = serde_json::from_str(&check).unwrap();
     let of_kernel = check["checks"].as_array().unwrap().iter().find(|check| check["name"] == "kernel:wasm");
     assert_eq!((&check["backend"], &of_kernel.unwrap()["bound"]), (&"cpu-wasm".into(), &0.0.into()));
-    let screen = ok(&llama_trace(["snapshot", "--prompt", PROMPT, "--size", "200x60"].iter().chain(&wasm)));
+    let screen = folder.path().join("screen.txt");
+    let args = ["snapshot", "--prompt", PROMPT, "--size", "200x60", "--out", screen.to_str().unwrap()];
+    ok(&llama_trace(args.iter().chain(&wasm)));
+    let screen = fs::read_to_string(screen).unwrap();
     assert!(screen.lines().next().unwrap().contains("cpu-wasm · f32"), "{screen}");
+    let log = |options: &[&str]| {
+        stderr(&llama_trace(["log", "--prompt", "a", "--stage", "logits"].iter().chain(options)))
+    };
+    assert!(log(&wasm).contains("kernel wasm: it rounds each product") && log(&[]).is_empty());
 }
 
 #[test]

@@ -10,9 +10,8 @@ use llama_trace::backend::{
     self, AttentionPart, AttentionShape, AttentionSink, Backend, Buffer, Cache, Draw, Limits, Mark, Matrix,
     Operation, PassRows, SeeGroups, Span, Vector,
 };
-use llama_trace::config::{CacheDtype, Pairing, Precision};
+use llama_trace::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use llama_trace::error::Result;
-use llama_trace::ops::arithmetic::Arithmetic;
 use llama_trace::stop::Stop;
 use llama_trace::tensor::{Dtype, Tensor};
 

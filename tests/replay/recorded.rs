@@ -141,8 +141,7 @@ fn every_stage_of_a_trace_that_is_opened_has_the_bits_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
     let cpus = precisions.map(|precision| Cpu::default().with_precision(precision));
-    let mut runs: Vec<_> =
-        MODELS.iter().flat_map(|name| cpus.clone().map(|cpu| (*name, cpu))).collect();
+    let mut runs: Vec<_> = MODELS.iter().flat_map(|name| cpus.clone().map(|cpu| (*name, cpu))).collect();
     runs.extend([
         ("gqa", Cpu::default().with_cache_dtype(CacheDtype::F16)),
         ("gqa", Cpu::default().with_precision(Precision::Q8 { group: 7 })),

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision};
+use llama_trace::config::{Arithmetic, CacheDtype, ModelConfig, Pairing, Precision};
 use llama_trace::error::{Error, Result};
-use llama_trace::ops::arithmetic::Arithmetic;
 use llama_trace::explain::{Line, Operands, Place, Rules, added, strongest};
 use llama_trace::generate::{Sampler, Sampling};
 use llama_trace::trace::frame::FrameData;

@@ -7,10 +7,9 @@ mod split;
 use super::fold::largest;
 use super::rule::{Cell, Fold, Line, Place};
 use super::site::{Rules, SiteRules};
-use crate::config::{CacheDtype, Pairing, Precision};
+use crate::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
 use crate::ops;
-use crate::ops::arithmetic::Arithmetic;
 use crate::ops::round;
 use crate::trace::explanation::{Explanation, Figure, From, Operand, Rest, Split, Term, Together};
 use crate::trace::{ModelCard, Site, Stage, Step};
@@ -85,8 +84,7 @@ pub fn explain(
         Err(error) => return Err(error),
     };
     let ModelCard { precision, arithmetic, .. } = *rules.card();
-    let mut explainer =
-        Explainer { rules, operands, precision, arithmetic, most, folded: Folded::default() };
+    let mut explainer = Explainer { rules, operands, precision, arithmetic, most, folded: Folded::default() };
     match (explainer.fold(site, &of, at), &value) {
         // If there are two errors, the one about the requested value itself is reported.
         (Err(Error::Usage(_)), Err(_)) => {}

@@ -1,25 +1,9 @@
 //! The arithmetic of a run: how it computes x · y + z, and how it computes sines, cosines and powers.
 //!
 //! Functions of [`crate::ops`] whose names end in `_by` have a type parameter for x · y + z ([`MulAdd`]). The same
-//! functions without `_by` use [`Fused`]. The methods of [`Arithmetic`] choose at run time.
+//! functions without `_by` use [`Fused`]. Methods of [`Arithmetic`] choose at run time.
 
-use serde::{Deserialize, Serialize};
-
-use super::blocks::Format;
-use super::quantize::Quantized;
-use super::{attention, blocks, matmul, quantize, rms_norm, softmax, swiglu};
-use crate::config::Precision;
-
-/// The arithmetic of a run. Runs with the same arithmetic have the same order of sums.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Arithmetic {
-    /// [`Fused`]. The system computes sines, cosines and powers; their last bit depends on the platform.
-    #[default]
-    Fused,
-    /// [`Separate`]. The crate `libm` computes sines, cosines and powers; all bits are the same on every platform.
-    Separate,
-}
+use crate::config::Arithmetic;
 
 /// A way to compute x · y + z.
 pub trait MulAdd {
@@ -57,76 +41,13 @@ impl MulAdd for Separate {
     }
 }
 
-/// Runs `$body` with `$type` as the [`MulAdd`] of `$arithmetic`.
-macro_rules! with_mul_add {
-    ($arithmetic:expr, $type:ident => $body:expr) => {
-        match $arithmetic {
-            Arithmetic::Fused => {
-                type $type = Fused;
-                $body
-            }
-            Arithmetic::Separate => {
-                type $type = Separate;
-                $body
-            }
-        }
-    };
-}
-
 impl Arithmetic {
-    /// Whether this is the default, which files omit.
-    pub fn is_fused(&self) -> bool {
-        *self == Self::Fused
-    }
-
     /// x · y + z.
     pub fn mul_add(self, x: f32, y: f32, z: f32) -> f32 {
-        with_mul_add!(self, M => M::mul_add(x, y, z))
-    }
-
-    /// [`matmul::dot`].
-    pub fn dot(self, x: &[f32], w: &[f32]) -> f32 {
-        with_mul_add!(self, M => matmul::dot_by::<M>(x, w))
-    }
-
-    /// [`quantize::dot`].
-    pub fn dot_int8(self, x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> f32 {
-        with_mul_add!(self, M => quantize::dot_by::<M>(x, scales, group, w))
-    }
-
-    /// [`blocks::dot`].
-    pub fn dot_of_blocks<F: Format>(self) -> blocks::Dot {
-        with_mul_add!(self, M => blocks::dot_by::<M, F>)
-    }
-
-    /// [`rms_norm::rms_norm`].
-    pub fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
-        with_mul_add!(self, M => rms_norm::rms_norm_by::<M>(x, weight, eps, precision, out));
-    }
-
-    /// [`attention::qk`].
-    pub fn qk(self, query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
-        with_mul_add!(self, M => attention::qk_by::<M>(query, keys, stride, out));
-    }
-
-    /// [`softmax::softmax`].
-    pub fn softmax(self, row: &mut [f32]) {
-        with_mul_add!(self, M => softmax::softmax_by::<M>(row));
-    }
-
-    /// [`attention::mix`].
-    pub fn mix(self, weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-        with_mul_add!(self, M => attention::mix_by::<M>(weights, values, stride, out));
-    }
-
-    /// [`swiglu::silu_by`].
-    pub fn silu(self, gate: f32) -> f32 {
-        with_mul_add!(self, M => swiglu::silu_by::<M>(gate))
-    }
-
-    /// [`swiglu::silu_all`].
-    pub fn silu_all(self, gate: &[f32], out: &mut [f32]) {
-        with_mul_add!(self, M => swiglu::silu_all_by::<M>(gate, out));
+        match self {
+            Self::Fused => Fused::mul_add(x, y, z),
+            Self::Separate => Separate::mul_add(x, y, z),
+        }
     }
 
     /// The sine and the cosine of an angle in radians.

@@ -5,9 +5,10 @@
 
 use std::ops::Range;
 
-use super::arithmetic::{Arithmetic, Fused, MulAdd};
+use super::arithmetic::{Fused, MulAdd};
 use super::matmul::dot_by;
 pub use super::softmax::softmax;
+use crate::config::Arithmetic;
 
 /// qk\[k\] = query · key\[k\] for every k below the length of `out`. `keys` begins at the first key of the kv head that
 /// this query head reads.

@@ -16,8 +16,9 @@ pub use large::six_bits;
 pub use large::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 pub use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 
-use super::arithmetic::{Arithmetic, Fused, MulAdd};
+use super::arithmetic::{Fused, MulAdd};
 use super::matmul::{LANES, reduce};
+use crate::config::Arithmetic;
 
 /// Activations per scale in a product with blocks of any format: the number of values in the smallest block.
 pub const GROUP: usize = 32;

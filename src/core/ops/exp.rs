@@ -34,7 +34,8 @@ pub fn exp_by<M: MulAdd>(x: f32) -> f32 {
     let n = shifted - ROUND;
     let r = M::mul_add(n, -LN2_LOW, M::mul_add(n, -LN2_HIGH, x));
     let [t2, t3, t4, t5, t6, t7] = TERMS;
-    let tail = [t5, t4, t3, t2].into_iter().fold(M::mul_add(r, t7, t6), |tail, term| M::mul_add(tail, r, term));
+    let tail =
+        [t5, t4, t3, t2].into_iter().fold(M::mul_add(r, t7, t6), |tail, term| M::mul_add(tail, r, term));
     let series = M::mul_add(r * r, tail, r) + 1.0;
     // The lowest bits of `shifted` are n. 2ⁿ may be subnormal, so it is multiplied in two steps.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();

@@ -4,6 +4,7 @@
 pub mod arithmetic;
 pub mod attention;
 pub mod blocks;
+mod dispatch;
 pub mod elementwise;
 pub mod exp;
 mod fma;

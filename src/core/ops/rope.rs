@@ -3,9 +3,8 @@
 
 use std::f32::consts::TAU;
 
-use super::arithmetic::Arithmetic;
 use super::round;
-use crate::config::{Pairing, Precision, RopeScaling};
+use crate::config::{Arithmetic, Pairing, Precision, RopeScaling};
 
 /// The angle of each of the C/2 pairs from one position to the next, in radians: θ^(−2i/C) after scaling, in float32 as
 /// PyTorch computes it.

@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::sizes::{PassDims, Sizes};
-use crate::config::{ModelConfig, Precision, RopeScaling};
+use crate::config::{Arithmetic, ModelConfig, Precision, RopeScaling};
 use crate::error::{Error, Result};
-use crate::ops::arithmetic::Arithmetic;
 
 /// The model that a trace was recorded from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

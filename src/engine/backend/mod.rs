@@ -16,9 +16,8 @@ pub mod plain;
 use std::ops::Range;
 use std::time::Duration;
 
-use llama_trace_core::config::{CacheDtype, Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::ops::blocks::BlockRows;
 use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::stop::Stop;

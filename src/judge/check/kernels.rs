@@ -8,11 +8,10 @@ use super::plain::{self, Products};
 use super::sample::Sample;
 use super::stages::Frames;
 use super::{Check, Judge};
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Cell, Exact, Place, Rules};
 use llama_trace_core::ops;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::trace::{Frame, PassDims, Site, Stage};
 use llama_trace_engine::backend::{
     AttentionShape, Backend, Buffer, Input, NoSink, Operation, Pass, PassRows, REORDER_TOLERANCE, Span,
@@ -207,14 +206,19 @@ impl<'m> Kernels<'m> {
             false => scales.to_vec(),
         };
         let (steps, scales) = plain::quantized(x, width, group);
-        self.each(rules, site, |_| Ok(shown(&steps, &scales)), |backend| {
-            let (input, mut found) = (prepared(backend, dims, x, width)?, Vec::new());
-            backend.read_quantized(&input, 0..dims.tokens, &mut |steps, scales| {
-                found = shown(steps, scales);
-                Ok(())
-            })?;
-            Ok(found)
-        })
+        self.each(
+            rules,
+            site,
+            |_| Ok(shown(&steps, &scales)),
+            |backend| {
+                let (input, mut found) = (prepared(backend, dims, x, width)?, Vec::new());
+                backend.read_quantized(&input, 0..dims.tokens, &mut |steps, scales| {
+                    found = shown(steps, scales);
+                    Ok(())
+                })?;
+                Ok(found)
+            },
+        )
     }
 
     /// Compares the results of each kernel with `plain` in its arithmetic, bit by bit.

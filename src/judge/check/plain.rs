@@ -5,11 +5,10 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::cells::weight_rows;
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::Place;
 use llama_trace_core::ops;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_engine::backend::WholeRows;
 use llama_trace_engine::model::Model;

@@ -10,9 +10,8 @@ use super::case::{Case, Inputs};
 use super::run::{Numbers, Run};
 use super::table::Kata;
 use crate::check::ReadWeights;
-use llama_trace_core::config::{ModelConfig, Precision};
+use llama_trace_core::config::{Arithmetic, ModelConfig, Precision};
 use llama_trace_core::error::Result;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::trace::{ModelCard, Op, PassDims, Sampling, Site, Stage, Weight};
 
 /// Layers of the random model.

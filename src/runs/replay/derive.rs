@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use ndarray::{ArrayD, IxDyn};
 
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::ops::attention::{kv_head, mask, scale, softmax_visible, visible};
 use llama_trace_core::ops::elementwise::{add, mul};
 use llama_trace_core::ops::round;

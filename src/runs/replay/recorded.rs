@@ -33,8 +33,8 @@ use llama_trace_core::trace::spread::Counting;
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{
-    Answer, Block, Cached, Filters, Fork, ModelCard, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query,
-    Region, Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
+    Answer, Block, Cached, Filters, Fork, ModelCard, Order, Outline, Part, PassDims, PassOutline, Pattern,
+    Probe, Query, Region, Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
 };
 use llama_trace_engine::generate::{Sampler, Sampling};
 use llama_trace_engine::model::{Activations, Model};

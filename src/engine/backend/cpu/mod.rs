@@ -31,11 +31,10 @@ use super::{
     Vector,
 };
 use crate::backend;
-use llama_trace_core::config::{CacheDtype, Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::memory;
 use llama_trace_core::ops;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_core::threads::prelude::*;

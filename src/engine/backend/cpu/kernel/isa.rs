@@ -8,10 +8,9 @@ use half::{bf16, f16};
 use super::gemm::{Packed, Scratch};
 use super::q8::{Quantized, Tiling};
 use super::{Aligned, Rows, Spaced, rows};
-use llama_trace_core::config::{Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::stop::Stop;
 
 /// The minimum number of queries for which packing the keys that they read is faster.

@@ -65,7 +65,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// Returns the kernel `wasm`, for processors without a fused multiply-add. Its arithmetic is
-    /// [`Arithmetic::Separate`](llama_trace_core::ops::arithmetic::Arithmetic::Separate), so its results have other bits
+    /// [`Arithmetic::Separate`](llama_trace_core::config::Arithmetic::Separate), so its results have other bits
     /// than those of all other kernels. They are the same on every processor.
     pub fn wasm() -> Self {
         Self::new(&portable::WASM)

@@ -12,10 +12,10 @@ use super::gemm::{self, Tile as _};
 use super::limits::CHAINS;
 use super::q8::Quantized;
 use super::{Isa, Rows, Spaced};
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
-use llama_trace_core::ops::arithmetic::{Arithmetic, Fused, MulAdd, Separate};
+use llama_trace_core::ops::arithmetic::{Fused, MulAdd, Separate};
 use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::Dtype;
@@ -190,7 +190,11 @@ fn q8_by<M: MulAdd>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
 /// See [`gemm::Tile::sum`], for tiles of R weight rows and T tokens.
 #[inline(always)]
 pub(super) fn sum<M: MulAdd, const R: usize, const T: usize>(
-    x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
+    x: &[f32],
+    w: &[f32],
+    earlier: &[f32],
+    sums: &mut [f32],
+) {
     let (x, w) = (x.as_chunks::<T>().0, w.as_chunks::<R>().0);
     let sums = &mut sums.as_chunks_mut::<R>().0[..T];
     let mut tile = [[0.0_f32; R]; T];

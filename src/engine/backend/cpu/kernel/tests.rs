@@ -6,10 +6,9 @@ use super::super::testing::{noise, random_blocks};
 use super::gemm::{Packed, Scratch};
 use super::rows::with_format;
 use super::*;
-use llama_trace_core::config::Pairing;
 use crate::backend::REORDER_TOLERANCE;
+use llama_trace_core::config::{Arithmetic, Pairing};
 use llama_trace_core::ops;
-use llama_trace_core::ops::arithmetic::Arithmetic;
 use llama_trace_core::ops::blocks;
 use llama_trace_core::stop::Stop;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -100,7 +99,8 @@ fn every_kernel_gives_the_bits_of_the_plain_products() {
             }
             assert!(inputs < 100 || plain.fused != plain.separate, "{dtype} {inputs}");
             let w = Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::F32 };
-            for kernel in Kernel::selectable().into_iter().flat_map(|kernel| kernel.readings(Precision::F32)) {
+            for kernel in Kernel::selectable().into_iter().flat_map(|kernel| kernel.readings(Precision::F32))
+            {
                 let plain = plain.of(kernel);
                 let what =
                     format!("{} {dtype} {inputs}×{rows}×{tokens}, {}", kernel.name(), kernel.reading());
@@ -182,7 +182,8 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
                 let (mut q8, mut scales) = (vec![0; inputs], vec![0.0; inputs.div_ceil(x_group)]);
                 ops::quantize::quantize(x, x_group, &mut q8, &mut scales);
                 plain.extend(
-                    (0..rows).map(|row| arithmetic.dot_int8(&q8, &scales, x_group, w.quantized(row).unwrap())),
+                    (0..rows)
+                        .map(|row| arithmetic.dot_int8(&q8, &scales, x_group, w.quantized(row).unwrap())),
                 );
             }
             plain
@@ -269,8 +270,7 @@ fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
                 assert!(values.iter().all(|q| q.abs() == 127));
                 let plain = Plain::new(|arithmetic| {
                     let dot = with_format!(dtype, F => arithmetic.dot_of_blocks::<F>());
-                    let of_token: Vec<f32> =
-                        (0..rows).map(|row| dot(&values, &scales, w.row(row))).collect();
+                    let of_token: Vec<f32> = (0..rows).map(|row| dot(&values, &scales, w.row(row))).collect();
                     of_token.repeat(tokens)
                 });
                 let x = x.repeat(tokens);
