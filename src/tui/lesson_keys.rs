@@ -1,7 +1,7 @@
 //! Keys of a lesson: Space and Backspace walk through its scenes; Enter, digits and typed text answer its questions.
 
 use llama_trace_core::lesson::{Given, Kind, Lesson, Verdict};
-use llama_trace_core::trace::Address;
+use llama_trace_core::trace::{Address, Run};
 
 use super::action::Action;
 use super::app::App;
@@ -11,6 +11,7 @@ use super::erase::Erase;
 use super::input::Mode;
 use super::lesson_state::{Answered, Arrival, Before, LessonState, OpenLesson, how};
 use super::panel_state::{Focus, PanelState};
+use super::place::Place;
 use super::user_event::{KeyCode, KeyEvent, KeyModifiers};
 use super::view::{self, Panels};
 
@@ -278,7 +279,9 @@ fn give_cursor(app: &mut App, kind: Kind) {
         Kind::Stage | Kind::Number | Kind::Shape | Kind::Choice => true,
     };
     if !is_there {
-        let (here, there) = (app.place.path(), scene.path());
+        // The lesson has a run of its own, so the run's number says nothing.
+        let path = |place: Place| Place { run: Run::ITSELF, ..place }.path();
+        let (here, there) = (path(app.place), path(scene));
         let reply = format!("This is `{here}`. The question is about `{there}`: Backspace goes back there.");
         if let Some(lesson) = &mut app.lesson {
             lesson.reply = Some(reply);

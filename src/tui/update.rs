@@ -301,6 +301,9 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
         // A command needs a text after it.
         Action::Submit if line.chosen.is_none() && COMMANDS.contains(&&*format!("{} ", line.text)) => {
             line = GotoLine { text: format!("{} ", line.text), chosen: None };
+            if let Err(wrong) = goto::target(app, &line.text) {
+                app.say(wrong, true);
+            }
         }
         Action::Submit if line.text != line.answer(app) && COMMANDS.contains(&&*line.answer(app)) => {
             line = GotoLine { text: line.answer(app), chosen: None };

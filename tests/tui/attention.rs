@@ -113,7 +113,6 @@ fn the_map_of_heads_shows_attention_one_token_back_and_enter_opens_a_head() {
     backs.sort_by(|a, b| b.0.total_cmp(&a.0));
     let (back, layer, head) = backs[0];
     stage.shows(&format!("P previous token L{layer} h{head} {back:.2}"));
-    stage.shows("P: the mean of softmax[h, t, p − 1]");
     stage.keys("/L0/softmax[h=0,t=7,k=3]").key(KeyCode::Enter);
     stage.keys("jl");
     assert_eq!((stage.app.place().layer, stage.app.index()[0]), (Some(1), 1));

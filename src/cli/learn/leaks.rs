@@ -84,7 +84,7 @@ fn is_written(answer: &Answer, text: &str) -> bool {
             };
             let is_part = |line: &str, form: &str| {
                 line.match_indices(form).any(|(at, _)| {
-                    let ends = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_digit());
+                    let ends = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_digit() && !",×".contains(c));
                     ends(line[..at].chars().next_back()) && ends(line[at + form.len()..].chars().next())
                 })
             };
@@ -118,7 +118,7 @@ mod tests {
         {
             assert!(is_written(&shape, text), "{text}");
         }
-        for text in ["head 14 × token 12 × key 12", "(4, 12, 123)", "4 12 12", ""] {
+        for text in ["head 14 × token 12 × key 12", "(4, 12, 123)", "(2, 4, 12, 12)", "4 12 12", ""] {
             assert!(!is_written(&shape, text), "{text}");
         }
         let number = Answer::Number(-3.958_93);
