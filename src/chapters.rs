@@ -68,6 +68,7 @@ pub const MANUAL: Chapters = chapters! {
     "teaching",
     "learn",
     "lessons",
+    "page",
     "pictures",
     "export",
     "traces",

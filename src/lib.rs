@@ -53,7 +53,8 @@
 //! | cuda | core, formats, engine, kernels; emulator only for tests |
 //! | runs | core, ending, formats, engine |
 //! | judge | core, formats, engine, runs |
-//! | the program | all crates; emulator only for tests |
+//! | page | core, formats, engine, runs, tui, picture |
+//! | the program | all crates except page; emulator only for tests |
 //!
 //! Two parts are separate crates if one of them needs nothing from the other. The viewer (tui) does not know the model,
 //! and the model (engine) does not know the viewer. The code that reads files (formats) does not compute. The code for
@@ -62,7 +63,7 @@
 //! explains its frames with them. The end of the process is in one crate (ending), because only one part of a program
 //! can own the signals and the terminal.
 //! Core, formats, engine, runs and tui have a feature `native`, which adds threads, files, signals, a clock and a
-//! terminal. They also build without it, for WebAssembly; `core/lib.rs` says what replaces these. The program always
+//! terminal. They also build without it, for the web page; `core/lib.rs` says what replaces these. The program always
 //! has the feature `native`. Without its own features `png`, `hub`, `cuda` or `capture`, it lacks those parts.
 //! The names in this text are those of the crates' modules. `tests/architecture.rs` checks which modules of a crate use
 //! each other.

@@ -53,7 +53,7 @@ const EDGES: &[(&str, Modules)] = &[
                 "backend",
                 &["config", "error", "memory", "ops", "stop", "tensor", "testing", "threads", "time"],
             ),
-            ("model", &["backend", "checkpoint", "config", "edit", "error", "ops", "trace"]),
+            ("model", &["backend", "checkpoint", "config", "edit", "error", "files", "ops", "trace"]),
             (
                 "generate",
                 &["backend", "config", "error", "model", "ops", "stop", "time", "tokenizer", "trace"],
@@ -74,6 +74,10 @@ const EDGES: &[(&str, Modules)] = &[
     (
         "runs",
         &[
+            (
+                "begin",
+                &["edit", "error", "generate", "lesson", "model", "replay", "stop", "tokenizer", "trace"],
+            ),
             ("record", &["config", "error", "files", "stop", "tensor", "threads", "trace"]),
             (
                 "replay",
@@ -152,6 +156,27 @@ const OTHERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("tui", &["chapters", "edit", "error", "lesson", "time", "trace"]),
+    (
+        "page",
+        &[
+            "backend",
+            "begin",
+            "chapters",
+            "checkpoint",
+            "config",
+            "error",
+            "files",
+            "generate",
+            "lesson",
+            "model",
+            "record",
+            "replay",
+            "tensor",
+            "time",
+            "tokenizer",
+            "trace",
+        ],
+    ),
 ];
 
 fn src() -> PathBuf {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::edited;
 use super::input::Run;
 use super::traced::Traced;
-use super::wait::wait;
 use super::{RunArgs, TraceArgs};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::trace::{Outline, Question, Run as Number, Source, Status, TokenLabel};
+use llama_trace_runs::begin::wait::wait;
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
 /// A finished run.

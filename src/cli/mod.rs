@@ -15,6 +15,7 @@ mod edited;
 mod edits;
 mod explain;
 mod export;
+mod further;
 mod generate;
 mod help;
 #[cfg_attr(not(feature = "hub"), path = "no_hub.rs")]
@@ -28,6 +29,7 @@ mod log;
 mod memory;
 mod open;
 mod output;
+mod page;
 mod patch;
 mod progress;
 mod prompt;
@@ -37,7 +39,6 @@ mod record;
 mod room;
 mod shell;
 mod snapshot;
-mod starter;
 mod step;
 mod threads;
 mod tokenize;
@@ -45,7 +46,6 @@ mod traced;
 mod traced_runs;
 mod unquoted;
 mod vocabulary;
-mod wait;
 
 pub use self::diff::verdict;
 
@@ -144,6 +144,8 @@ enum Command {
     Patch(PatchArgs),
     /// List the lessons, or open one in the tracer
     Learn(learn::LearnArgs),
+    /// Write the tracer as a web page, or serve it on this machine
+    Page(page::PageArgs),
     /// Talk with the model; each line of a pipe is a turn
     Chat(ChatArgs),
     /// Show the configuration, the tensors and the size of a trace
@@ -258,6 +260,7 @@ impl Cli {
             Some(Command::Attribute(args)) => attribute::run(&args),
             Some(Command::Patch(args)) => patch::run(&args),
             Some(Command::Learn(args)) => learn::run(&args),
+            Some(Command::Page(args)) => page::run(&args),
             Some(Command::Chat(args)) => chat::run(&args),
             Some(Command::Info(args)) => info::run(&args),
             Some(Command::Tokenize(args)) => tokenize::run(&args),

@@ -6,8 +6,7 @@ mod print;
 use std::sync::Arc;
 
 use super::device::Room;
-use super::edited;
-use super::edits;
+use super::edits::{self, DiskFiles};
 use super::input;
 use super::progress::Progress;
 use super::prompt::{self, Prompt};
@@ -17,6 +16,7 @@ use llama_trace_core::trace::{PassDims, Sizes, Stage, TokenLabel};
 use llama_trace_engine::model::Model;
 use llama_trace_engine::patch::{Measure, Metric, Patcher, Place};
 use llama_trace_formats::tokenizer::Tokenizer;
+use llama_trace_runs::begin::edits::{Reading, with};
 
 /// The two prompts, their answers, and the effect of each place.
 struct Report {
@@ -151,9 +151,9 @@ fn with_edits(
     };
     let passes: Vec<_> = prompts.iter().enumerate().map(dims).collect();
     let (args, cpu) = (&args.model, &args.cpu);
-    let trace: &edits::OpenTrace<'_> = &|file, sequence| edited::source(args, cpu, file, sequence);
-    let reading = edits::Reading { trace, tokenizer, prompts, passes: &passes, most: 1 };
-    edits::with(model, edits::list(args)?, &reading)
+    let files = &DiskFiles::new(args, cpu);
+    let reading = Reading { files, tokenizer, prompts, passes: &passes, most: 1 };
+    with(model, edits::list(args)?, &reading)
 }
 
 /// The maximum number of tokens of a prompt that a message lists.

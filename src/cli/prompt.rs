@@ -14,20 +14,11 @@ use llama_trace_core::stop;
 #[cfg(unix)]
 use llama_trace_formats::files::at_once;
 use llama_trace_formats::files::printable;
-use llama_trace_formats::tokenizer::{self, Tokenizer};
+use llama_trace_formats::tokenizer::Tokenizer;
+pub(super) use llama_trace_runs::begin::prompt::{Prompt, encode, no_tokenizer};
 
 /// The text of a run without `--prompt`.
 pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
-
-/// The prompt of a sequence.
-pub(super) struct Prompt {
-    /// The text as it was given; none if the prompt was given as ids.
-    pub(super) text: Option<String>,
-    pub(super) ids: Vec<u32>,
-    /// Where the prompt was given (its file and line, or the number of its option), if there may be several
-    /// prompts.
-    pub(super) place: Option<String>,
-}
 
 /// A prompt before tokenization.
 enum Given {
@@ -92,48 +83,6 @@ fn given(args: &RunArgs) -> Result<Vec<(Given, Option<String>)>> {
 /// The text of the only `--prompt`; for `-`, the text from standard input.
 pub(super) fn only(text: &str) -> Result<String> {
     if text == "-" { read_text(Path::new("-")) } else { Ok(text.to_owned()) }
-}
-
-/// The ids of a text.
-pub(super) fn encode(text: &str, tokenizer: Result<&dyn Tokenizer>, context: usize) -> Result<Vec<u32>> {
-    let tokenizer = tokenizer?;
-    if text.is_empty() && tokenizer.bos().is_none() {
-        return Err(Error::prompt(
-            "the prompt is empty, and this model has no beginning-of-text token to start from",
-        )
-        .expected("at least one token")
-        .next("give a prompt, or ids with --ids"));
-    }
-    tokenizer::check_length(tokenizer, text.len(), Some(context))?;
-    tokenizer.encode(text)
-}
-
-/// The ids of a part of a text. Tokenizers that put a space before a text get the part without its own space.
-pub(super) fn encode_part(text: &str, tokenizer: &dyn Tokenizer) -> Result<Vec<u32>> {
-    tokenizer::check_length(tokenizer, text.len(), None)?;
-    let whole = tokenizer.encode_marked(text)?;
-    let says = |ids: &[u32]| ids.iter().map(|&id| tokenizer.label(id)).collect::<String>() == text;
-    if says(&whole) {
-        return Ok(whole);
-    }
-    if let Some(rest) = text.strip_prefix(' ').filter(|rest| !rest.is_empty()) {
-        let ids = tokenizer.encode_marked(rest)?;
-        if says(&ids) {
-            return Ok(ids);
-        }
-    }
-    let token = (0..tokenizer.vocab_size() as u32).find(|&id| says(&[id]));
-    Ok(token.map_or(whole, |id| vec![id]))
-}
-
-/// The error for a text prompt when the model has no tokenizer.
-pub(super) fn no_tokenizer() -> Error {
-    Error::prompt("this model has no tokenizer, so it cannot read a text")
-        .expected(
-            "a tokenizer in or beside the model (tokenizer.json, tokenizer.model, or tokenizer.bin for a .bin), or --tokenizer FILE",
-        )
-        .found("none")
-        .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407")
 }
 
 /// Maximum number of prompts in a file.

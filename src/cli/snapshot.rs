@@ -83,8 +83,15 @@ fn taken(path: &Path) -> Error {
     Error::output("there is a file already").in_file(path).next("give another path, or --force to replace it")
 }
 
-/// Writes the file as a whole or not at all.
+/// Writes the file as a whole or not at all, and says so.
 pub(super) fn write(path: &Path, force: bool, what: &str, bytes: &[u8]) -> Result<()> {
+    write_quietly(path, force, what, bytes)?;
+    super::tell(format_args!("wrote {}", printable(&path.display().to_string())));
+    Ok(())
+}
+
+/// Writes the file as a whole or not at all.
+pub(super) fn write_quietly(path: &Path, force: bool, what: &str, bytes: &[u8]) -> Result<()> {
     let failed = |error| Error::output(format!("the {what} cannot be written")).in_file(path).found(error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let written = Scratch::new(folder, KIND).and_then(|scratch| {
@@ -99,7 +106,5 @@ pub(super) fn write(path: &Path, force: bool, what: &str, bytes: &[u8]) -> Resul
         check_free(path, force, what)?;
         fs::rename(whole, path).map_err(failed)
     };
-    written.map_err(failed).and_then(moved)?;
-    super::tell(format_args!("wrote {}", printable(&path.display().to_string())));
-    Ok(())
+    written.map_err(failed).and_then(moved)
 }

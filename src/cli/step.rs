@@ -11,15 +11,16 @@ use std::sync::Arc;
 use super::edited;
 use super::edits;
 use super::export::drawing;
+use super::further;
 use super::input::{self, Run};
 use super::prompt::Prompt;
-use super::starter::{MOST_PASSES, Starter};
 use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
 use llama_trace_core::error::Result;
 use llama_trace_core::lesson::{PromptSetting, RunSetting};
 use llama_trace_core::trace::Source;
 use llama_trace_engine::generate::sequence;
 use llama_trace_engine::model::kv_cache;
+use llama_trace_runs::begin::{MOST_PASSES, Starter};
 use llama_trace_runs::replay::Sequences;
 use llama_trace_tui as tui;
 use llama_trace_tui::lesson_file::LessonFile;
@@ -118,8 +119,8 @@ pub(super) fn begin(
         (0..).zip(&prompts).map(|(number, prompt)| starter.start(number, prompt.ids.clone())).collect()
     };
     let mut starter = Starter {
-        model_args: args.model.clone(),
-        cpu_args: args.cpu.clone(),
+        reload: further::reload(&args.model, &args.cpu),
+        files: further::files(&args.model, &args.cpu),
         sequences: Rc::new(Sequences::new(Arc::clone(&model), Vec::new())),
         sampler: Box::new(move |number| sampler.after(number)),
         tokenizer,
@@ -139,7 +140,7 @@ pub(super) fn begin(
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
     let setting = run_setting(args, draws, &prompts)?;
     let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener)).with_setting(setting);
-    Ok((runs.with_starter(Box::new(move |run, new| starter.begin(run, new))), open))
+    Ok((runs.with_starter(Box::new(move |run, new| further::begin(&mut starter, run, new))), open))
 }
 
 /// The setting of the run, as a scene of a lesson writes it.

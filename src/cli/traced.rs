@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::device::Room;
-use super::edits;
+use super::edits::{self, DiskFiles};
 use super::prompt::Prompt;
 use super::{
     CacheDtypeName, CpuArgs, DeviceName, ModelArgs, PrecisionName, SelectArgs, input, tell, threads,
@@ -19,9 +19,10 @@ use llama_trace_core::trace::{ModelCard, Outline, PassOutline, Run, Select, Site
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::capture::RecordedFolder;
+use llama_trace_runs::begin::edits::{Reading, with};
 use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Kept, Trace};
-use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded};
+use llama_trace_runs::replay::{Follows, Recorded};
 
 /// The name of the built-in model's card.
 const BUILT_IN: &str = "built-in";
@@ -203,17 +204,14 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
         .collect();
     let passes = |sequence| kept.passes(Run::ITSELF, sequence).iter().map(move |pass| (sequence, pass.dims));
     let passes: Vec<_> = (0..kept.sequences()).flat_map(passes).collect();
-    let reading = edits::Reading {
-        trace: &|file, sequence| {
-            let plain = ModelArgs { without: Vec::new(), edit: Vec::new(), edits: None, ..args.clone() };
-            Traced::open(file, &plain, &cpu, DEFAULT_MEMORY)?.source(Run::ITSELF, sequence)
-        },
+    let reading = Reading {
+        files: &DiskFiles::new(&args, &cpu),
         tokenizer: opened.tokenizer.as_ref(),
         prompts: &prompts,
         passes: &passes,
         most: passes.len().max(1),
     };
-    let model = edits::with(&model, list, &reading)?;
+    let model = with(&model, list, &reading)?;
     let differs = different(kept, says, &model)?;
     if !differs.is_empty() {
         return Err(Error::model("this is not the model that the trace was recorded from")

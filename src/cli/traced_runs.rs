@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::starter::Starter;
+use super::further;
 use super::traced::{Opened, Traced};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Address, Run};
+use llama_trace_runs::begin::Starter;
 use llama_trace_runs::replay::Sequences;
 use llama_trace_tui as tui;
 
@@ -38,7 +39,7 @@ impl Traced {
         let opener = move |sequence| self.recorded.open(Run::ITSELF, sequence);
         let mut runs = tui::Runs::of_sequences(source, Box::new(opener));
         if let Some(mut starter) = starter {
-            runs = runs.with_starter(Box::new(move |run, new| starter.begin(run, new)));
+            runs = runs.with_starter(Box::new(move |run, new| further::begin(&mut starter, run, new)));
         }
         sources.into_iter().for_each(|source| runs.add(source));
         Ok((runs, open))
@@ -53,8 +54,8 @@ impl Traced {
             .map(|sequence| self.recorded.sampler(sequence))
             .collect::<Result<Vec<_>>>()?;
         let mut starter = Starter {
-            model_args: model_args.clone(),
-            cpu_args: cpu_args.clone(),
+            reload: further::reload(model_args, cpu_args),
+            files: further::files(model_args, cpu_args),
             sequences: Rc::new(Sequences::new(Arc::clone(model), Vec::new())),
             sampler: Box::new(move |number| samplers[(number as usize).min(samplers.len() - 1)].clone()),
             tokenizer: tokenizer.clone(),

@@ -3,6 +3,7 @@
 
 mod ansi;
 pub mod canvas;
+pub mod cells;
 mod font;
 mod html;
 mod look;

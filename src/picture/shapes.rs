@@ -2,16 +2,21 @@
 //! every font.
 
 /// The size of a cell in units of the drawing.
-pub(super) const CELL: (f32, f32) = (10.0, 20.0);
+pub const CELL: (f32, f32) = (10.0, 20.0);
 
 /// A rectangle in a cell, and its opacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Part {
-    pub(super) x: f32,
-    pub(super) y: f32,
-    pub(super) width: f32,
-    pub(super) height: f32,
-    pub(super) opacity: f32,
+pub struct Part {
+    /// Distance from the left edge of the cell.
+    pub x: f32,
+    /// Distance from the top edge.
+    pub y: f32,
+    /// Width.
+    pub width: f32,
+    /// Height.
+    pub height: f32,
+    /// From 0, invisible, to 1.
+    pub opacity: f32,
 }
 
 fn part(x: f32, y: f32, width: f32, height: f32) -> Part {

@@ -2,5 +2,6 @@
 //!
 //! Nothing here draws on a screen. A viewer asks a source for frames.
 
+pub mod begin;
 pub mod record;
 pub mod replay;

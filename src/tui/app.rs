@@ -35,6 +35,7 @@ use super::slice::Selected;
 use super::strip_values::StripValues;
 use super::tensor::Tensor;
 use super::theme::Theme;
+use llama_trace_picture::Paper;
 
 /// The content of the tensor panel.
 #[derive(Clone, Debug)]
@@ -151,6 +152,14 @@ impl App {
         self
     }
 
+    /// Sets the background, for a screen that changes it while the viewer runs.
+    pub fn set_paper(&mut self, paper: Paper) {
+        self.theme = self.theme.on(paper);
+        if let Some(other) = &mut self.other {
+            other.set_paper(paper);
+        }
+    }
+
     /// Sets the marked places.
     #[must_use]
     pub fn with_marks(mut self, marks: Marks) -> Self {
@@ -167,7 +176,6 @@ impl App {
     }
 
     /// Mentions the first lesson until the first key.
-    #[cfg(feature = "native")]
     pub(super) fn greet(&mut self) {
         if self.starts_runs && self.tour.is_some() {
             self.say(
@@ -181,6 +189,11 @@ impl App {
     pub(super) fn is_own(&self, slug: &str) -> bool {
         let tour = self.tour.is_some_and(|tour| tour.slug == slug);
         tour || self.notes.chapters.iter().any(|chapter| chapter.slug == slug)
+    }
+
+    /// The slug of the open lesson, and the number of its scene from 0.
+    pub fn lesson_scene(&self) -> Option<(&str, usize)> {
+        self.lesson.as_ref().map(|lesson| (&*lesson.lesson.slug, lesson.at))
     }
 
     /// The progress of the lesson, if it has changed since the last call. A presentation is the class's, and changes no

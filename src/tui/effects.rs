@@ -25,12 +25,12 @@ pub(super) fn report(app: &mut App, report: Report) {
 }
 
 /// Shows a message.
-pub(super) fn say(app: &mut App, text: impl Into<String>) {
+pub fn say(app: &mut App, text: impl Into<String>) {
     report(app, Report::Message { text: text.into(), failure: false });
 }
 
 /// Shows a message on a failure.
-pub(super) fn fail(app: &mut App, text: impl Into<String>) {
+pub fn fail(app: &mut App, text: impl Into<String>) {
     report(app, Report::Message { text: text.into(), failure: true });
 }
 
@@ -77,7 +77,7 @@ pub fn list_branches(app: &mut App, runs: &mut Runs) {
 }
 
 /// Shows the previous run or sequence again; false if there is none.
-pub(super) fn back(app: &mut App, runs: &mut Runs) -> bool {
+pub fn back(app: &mut App, runs: &mut Runs) -> bool {
     app.leave(runs.source());
     let back = runs.back();
     if back {

@@ -21,6 +21,7 @@ pub mod action;
 pub mod answers;
 pub mod app;
 mod app_edits;
+pub mod begin;
 mod bins;
 mod branch_keys;
 pub mod branch_list;

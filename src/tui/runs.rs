@@ -3,6 +3,7 @@
 use super::app::App;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::lesson::RunSetting;
+pub use llama_trace_core::trace::Edited;
 use llama_trace_core::trace::{Fork, Outline, Run, Source, Status};
 
 /// Function that begins a sequence of the first run, given its number.
@@ -17,23 +18,6 @@ pub enum NewRun {
     Scene(Box<RunSetting>),
     /// A run with other edits or other tokens than an open run.
     Edited(Edited),
-}
-
-/// A run like an open one, with other edits or other tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edited {
-    /// All edits of the new run, in their order.
-    pub edits: Vec<String>,
-    /// The tokens of its prompt.
-    pub ids: Vec<u32>,
-    /// A text whose tokens are inserted before the token with this number.
-    pub insert: Option<(usize, String)>,
-    /// The sequence of the open run.
-    pub sequence: usize,
-    /// The number of passes that the open run has.
-    pub passes: usize,
-    /// Name of its precision.
-    pub precision: Option<String>,
 }
 
 /// Function that begins another run, given its number. It returns all sequences of the run.
@@ -239,7 +223,7 @@ impl Runs {
     }
 
     /// The source of a sequence of a run; the shown source if there is no such sequence.
-    pub(super) fn of(&mut self, run: Run, sequence: usize) -> &mut dyn Source {
+    pub fn of(&mut self, run: Run, sequence: usize) -> &mut dyn Source {
         let at = self.position(run, sequence).unwrap_or(self.shown);
         &mut *self.sources[at]
     }

@@ -9,6 +9,7 @@ use super::filter::Filter;
 use super::input::Mode;
 use super::slice::Cut;
 use super::tensor::Tensor;
+use super::text;
 use super::theme::Span;
 use super::view;
 use super::view::grid;
@@ -52,6 +53,16 @@ impl App {
         }
         let block = self.answers.block(self.place.site(), &self.needed())?;
         Tensor::new(block.clone(), self.place.step).filter(|tensor| tensor.shape() == self.shape())
+    }
+
+    /// The address under the cursor, with the value if it is there: `p0/L1/softmax[h=2,t=5,k=1] = 0.25`.
+    pub fn address_and_value(&self) -> String {
+        let index = self.index();
+        let address = self.place.address(&index);
+        match self.tensor().and_then(|tensor| tensor.get(&index)) {
+            Some(value) => format!("{address} = {}", text::full(value)),
+            None => address,
+        }
     }
 
     /// Returns whether a question of this viewer or of the compared one is pending.

@@ -11,7 +11,8 @@ use llama_trace_ending as ending;
 use llama_trace_picture::Paper;
 
 use super::action::Action;
-use super::app::{App, Origin};
+use super::app::App;
+use super::begin::begin;
 use super::events::{action_of, take_in};
 use super::export::{self, Saving};
 use super::input::Mode;
@@ -21,7 +22,7 @@ use super::runs::Runs;
 use super::terminal::{Canvas, Guard, Keys, copy, failed};
 use super::theme::{self, Theme};
 use super::update::{Effect, update};
-use super::{Setting, StoreProgress, effects, open, scene_text};
+use super::{Setting, StoreProgress, effects, scene_text};
 
 /// How the viewer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,30 +96,16 @@ pub fn visit(source: Box<dyn Source>, open: &OpenAt, setting: Setting) -> Result
     show(Runs::new(source), open, setting).map(drop)
 }
 
-fn show(mut runs: Runs, at: &OpenAt, setting: Setting) -> Result<Ended> {
+fn show(mut runs: Runs, at: &OpenAt, mut setting: Setting) -> Result<Ended> {
     require_terminal()?;
     let depth = theme::Depth::detect(|name| std::env::var(name).ok());
     // A projector needs dark text on a light background.
     let presents = setting.lesson.as_ref().is_some_and(|lesson| lesson.presents);
     let paper = if presents { Paper::Light } else { setting.paper };
     let theme = Theme::new(depth).with(setting.palette, paper);
-    let mut app = App::new(runs.source().outline().clone(), theme, (80, 24))
-        .with_chapters(setting.chapters)
-        .with_origin(Origin { file: setting.file, drawing: setting.drawing })
-        .with_marks(setting.marks);
-    if runs.can_begin() {
-        app = app.with_other_runs(setting.tour, setting.facts);
-    }
-    open::open(&mut app, at)?;
-    if let Some(verdict) = setting.verdict {
-        app.judge(verdict);
-    }
-    match setting.lesson {
-        Some(lesson) => effects::open_lesson(&mut app, &mut runs, lesson),
-        None => app.greet(),
-    }
+    let files = Files { lesson: setting.lesson_file.take(), progress: setting.progress.take() };
+    let mut app = begin(&mut runs, at, setting, theme, (80, 24))?;
     let guard = Guard::take()?;
-    let files = Files { lesson: setting.lesson_file, progress: setting.progress };
     watch(&mut app, &mut runs, &guard, files)
 }
 

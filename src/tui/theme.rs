@@ -108,6 +108,12 @@ impl Theme {
         Self { palette, paper, ..self }
     }
 
+    /// The same theme on another background.
+    #[must_use]
+    pub fn on(self, paper: Paper) -> Self {
+        Self { paper, ..self }
+    }
+
     /// The terminal's background.
     pub fn paper(self) -> Paper {
         self.paper

@@ -29,7 +29,6 @@ use super::search_keys;
 use super::slice::Cut;
 use super::strip_values::StripValues;
 use super::sync::RUNNING;
-use super::text;
 use super::verdict_keys;
 use super::view::Panels;
 use super::view::kind::View;
@@ -636,10 +635,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
 
 /// Copies the address and the value under the cursor.
 fn copy(app: &App) -> Effect {
-    let index = app.index();
-    let address = app.place.address(&index);
-    let value = app.tensor().and_then(|tensor| tensor.get(&index));
-    Effect::Copy(value.map_or(address.clone(), |value| format!("{address} = {}", text::full(value))))
+    Effect::Copy(app.address_and_value())
 }
 
 /// Goes to the same place in the sequence that is `by` sequences on.

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use super::files::{COMPUTED, DERIVED};
 use crate::cli::traced::{Traced, chosen};
-use crate::cli::wait::show;
 use crate::cli::{ExportArgs, tell};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Manifest, Outline, Run};
 use llama_trace_ending::replace::{Target, interrupted};
+use llama_trace_runs::begin::wait::show;
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 /// Writes every chosen stage that the trace has, or that can be derived or computed from it. Each sequence counts its

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use super::{Chosen, Has, Printed, Summaries, Summarizing, Summary};
 use crate::cli::traced::{Traced, chosen};
-use crate::cli::wait::show;
 use crate::cli::{LogArgs, tell};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
+use llama_trace_runs::begin::wait::show;
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 /// The damaged stages, and the error of the first of them.

@@ -271,6 +271,35 @@ impl Sequence {
         Ok(drawn)
     }
 
+    /// Takes the drawn token as the input of the next pass, or a token that was given for it. Returns this token.
+    fn go_on(&mut self, drawn: u32) -> u32 {
+        let text = &mut self.text;
+        let (next, given) = match text.forced.pop() {
+            Some(forced) => (forced, true),
+            None => (vec![drawn], false),
+        };
+        let first = next.first().copied().unwrap_or(drawn);
+        text.left = text.left.saturating_sub(1);
+        // A token that usually ends a text does not end it in the middle of a prompt.
+        text.at_end = !given && text.ends.contains(&first);
+        (text.waiting, text.given) = (next, given);
+        first
+    }
+
+    /// Ends pass number `pass` over the waiting tokens, and draws the token after it.
+    pub(super) fn end_pass(
+        &mut self,
+        model: &Model,
+        work: &Activations,
+        pass: usize,
+        probe: &mut dyn Probe,
+    ) -> Result<u32> {
+        let ids = self.take(usize::MAX);
+        self.text.ran.extend_from_slice(&ids);
+        let drawn = self.draw(model, work, (pass, 0), &[], probe)?;
+        Ok(self.go_on(drawn))
+    }
+
     /// Offers `probe` the probabilities of `pass` over this text alone, whose logits the buffers hold. Draws nothing:
     /// the random numbers are not advanced.
     pub(super) fn show_draw(
@@ -380,17 +409,7 @@ pub(super) fn pass(
     };
     let draw = |(span, sequence): (usize, &mut &mut Sequence)| {
         let drawn = sequence.draw(model, work, (pass, span), &drawn, probe)?;
-        let (next, given) = match sequence.text.forced.pop() {
-            Some(forced) => (forced, true),
-            None => (vec![drawn], false),
-        };
-        let text = &mut sequence.text;
-        let first = next.first().copied().unwrap_or(drawn);
-        text.left = text.left.saturating_sub(1);
-        // A token that usually ends a text does not end it in the middle of a prompt.
-        text.at_end = !given && text.ends.contains(&first);
-        (text.waiting, text.given) = (next, given);
-        Ok(first)
+        Ok(sequence.go_on(drawn))
     };
     sequences.iter_mut().enumerate().map(draw).collect()
 }

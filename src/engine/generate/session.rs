@@ -3,7 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::backend::{Draw, Drawn};
+use crate::backend::{Draw, Drawn, Span};
+use crate::model::pass::PassInSteps;
 use crate::model::{Activations, KvCache, Model};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{PassDims, Probe};
@@ -132,6 +133,33 @@ impl<'m> Session<'m> {
         let drawn = sequence::pass(model, work, *passes, &mut [sequence], true, probe)?;
         *passes += 1;
         Ok(drawn[0])
+    }
+
+    /// Begins the next pass, which [`Session::step`] runs step by step. Nothing else may run in between.
+    ///
+    /// # Errors
+    /// The errors of [`Session::run`].
+    pub fn begin_steps(&mut self, probe: &mut dyn Probe) -> Result<PassInSteps> {
+        self.check(self.waiting())?;
+        let Self { model, sequence, work, passes } = self;
+        let (tokens, start) = (sequence.waiting().len(), sequence.cache.len());
+        let span = Span { sequence: sequence.number, start, tokens };
+        let ids = sequence.waiting().to_vec();
+        PassInSteps::begin(model, &mut sequence.cache, work, (*passes, span), &ids, probe)
+    }
+
+    /// Runs the next step of a pass. After the last step, draws the token after the pass and returns it.
+    ///
+    /// # Errors
+    /// The errors of [`Session::run`]. The pass then has to begin again.
+    pub fn step(&mut self, steps: &mut PassInSteps, probe: &mut dyn Probe) -> Result<Option<u32>> {
+        let Self { model, sequence, work, passes } = self;
+        if !steps.step(model, &mut sequence.cache, work, probe)? {
+            return Ok(None);
+        }
+        let drawn = sequence.end_pass(model, work, *passes, probe)?;
+        *passes += 1;
+        Ok(Some(drawn))
     }
 
     /// Runs the first `count` waiting tokens and draws nothing. More than `count` tokens must be waiting.

@@ -2,11 +2,10 @@
 
 use std::fmt::Write;
 
-use ring::digest::{Context, Digest, SHA256};
-
 use super::Model;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{PassDims, Run, Weight, WeightRows};
+use llama_trace_formats::files::Sha256;
 
 /// The number of rows of each weight that are hashed, at equal distances.
 const ROWS: usize = 8;
@@ -28,9 +27,9 @@ impl Model {
     /// Returns an error if the weights cannot be read from the device.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let card = self.card();
-        let mut config = Context::new(&SHA256);
+        let mut config = Sha256::default();
         config.update(&serde_json::to_vec(&card.config).unwrap_or_default());
-        let mut weights = Context::new(&SHA256);
+        let mut weights = Sha256::default();
         let nothing = PassDims::default();
         for weight in Weight::all().filter(|weight| weight.present(&card)) {
             let count = match weight.axes() {
@@ -49,12 +48,12 @@ impl Model {
                 }
             }
         }
-        Ok(Fingerprint { config: hex(&config.finish()), weights: hex(&weights.finish()) })
+        Ok(Fingerprint { config: hex(config.finish()), weights: hex(weights.finish()) })
     }
 }
 
-fn hex(digest: &Digest) -> String {
-    digest.as_ref().iter().fold(String::new(), |mut text, byte| {
+fn hex(digest: [u8; 32]) -> String {
+    digest.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text

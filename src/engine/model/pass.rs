@@ -80,6 +80,72 @@ pub fn forward_and_draw(
     Ok(drawn)
 }
 
+/// A pass over one span that runs step by step, so that the caller can do other work between the steps. The steps
+/// together compute what [`forward`] computes. The buffers belong to the pass until its last step.
+#[derive(Clone, Copy, Debug)]
+pub struct PassInSteps {
+    span: Span,
+    /// The next layer.
+    layer: usize,
+}
+
+impl PassInSteps {
+    /// Runs the first step: everything before the layers.
+    ///
+    /// # Errors
+    /// The errors of [`forward`].
+    pub fn begin(
+        model: &Model,
+        cache: &mut KvCache,
+        work: &mut Activations,
+        (pass, span): (usize, Span),
+        ids: &[u32],
+        probe: &mut dyn Probe,
+    ) -> Result<Self> {
+        check_room(&[cache], &[span])?;
+        model.backend.all_shown(&work.pass);
+        work.pending = Pending::of_whole_pass();
+        begin(model, work, pass, &[span], (ids, &[]), probe).inspect_err(|_| {
+            // Discard the fetches of an aborted pass.
+            work.pending = Pending::default();
+        })?;
+        Ok(Self { span, layer: 0 })
+    }
+
+    /// Runs the next step: a layer, or everything after the layers. Returns whether it was the last one. After an error,
+    /// the cache keeps its previous contents.
+    ///
+    /// # Errors
+    /// The errors of [`forward`].
+    pub fn step(
+        &mut self,
+        model: &Model,
+        cache: &mut KvCache,
+        work: &mut Activations,
+        probe: &mut dyn Probe,
+    ) -> Result<bool> {
+        let is_last = self.layer == model.config.layers;
+        let done = match is_last {
+            false => layer(model, &mut [&mut *cache], work, self.layer, probe),
+            true => finish(model, work, probe).and_then(|()| {
+                let place = (&work.pass, work.number);
+                Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All).show()?;
+                model.backend.sync()
+            }),
+        };
+        if is_last || done.is_err() {
+            // Discard the fetches of an aborted pass.
+            work.pending = Pending::default();
+        }
+        done?;
+        self.layer += 1;
+        if is_last {
+            cache.set_len(self.span.keys());
+        }
+        Ok(is_last)
+    }
+}
+
 /// Checks that each span begins at the end of its cache and fits into it.
 pub(super) fn check_room(caches: &[&mut KvCache], spans: &[Span]) -> Result<()> {
     caches.iter().zip(spans).try_for_each(|(cache, span)| {

@@ -25,6 +25,12 @@ pub fn give(path: &Path, bytes: Bytes) {
     files().insert(plain(path), bytes);
 }
 
+/// Removes all files of `folder`. Bytes that are in use stay in memory until they are dropped.
+pub fn forget(folder: &Path) {
+    let folder = plain(folder);
+    files().retain(|path, _| !path.starts_with(&folder));
+}
+
 /// The bytes of the whole file at `path`.
 ///
 /// # Errors
@@ -117,5 +123,7 @@ mod tests {
         assert!(read_text(file, 1).unwrap_err().to_string().contains("at most 1 bytes"));
         let text = read_text(&folder.join("more/weights"), 9).unwrap_err().to_string();
         assert!(text.contains("UTF-8"), "{text}");
+        forget(&folder.join("more"));
+        assert_eq!(names(folder).collect::<Vec<_>>(), ["config.json"]);
     }
 }

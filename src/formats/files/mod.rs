@@ -11,6 +11,8 @@ mod disk;
 pub mod given;
 mod json;
 mod name;
+#[cfg_attr(target_arch = "wasm32", path = "sha256_wasm.rs")]
+mod sha256;
 mod vocabulary;
 
 use std::path::Path;
@@ -23,9 +25,10 @@ pub(crate) use disk::{exists, full, is_folder, names, size};
 #[cfg(not(feature = "native"))]
 pub(crate) use given::{exists, full, is_folder, names, size};
 #[cfg(not(feature = "native"))]
-pub use given::{give, map, read_text};
+pub use given::{forget, give, map, read_text};
 pub(crate) use json::read_json;
 pub use name::{brief, printable};
+pub use sha256::Sha256;
 pub use vocabulary::Vocabulary;
 
 /// The directory of the file at `path`.

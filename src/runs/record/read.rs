@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice_mut, try_cast_slice};
 use ndarray::{ArrayD, IxDyn};
-use ring::digest::{SHA256, digest};
 
 use super::about::{About, Keep};
 use super::branch::Branch;
@@ -19,6 +18,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::threads::prelude::*;
 use llama_trace_core::trace::{FrameData, PassDims, Run, Site, Stage, Stats, Values};
+use llama_trace_formats::files::Sha256;
 
 /// A pass of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -263,7 +263,7 @@ impl Trace {
             let (word, bit) = (&self.checked[row / 64], 1 << (row % 64));
             let values = &all[block * BLOCK..all.len().min((block + 1) * BLOCK)];
             let right = word.load(Ordering::Relaxed) & bit != 0
-                || table.get(row).is_some_and(|said| digest(&SHA256, values).as_ref() == said);
+                || table.get(row).is_some_and(|said| Sha256::of(values) == *said);
             if right {
                 word.fetch_or(bit, Ordering::Relaxed);
             }

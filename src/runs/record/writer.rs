@@ -9,7 +9,6 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use bytemuck::cast_slice;
-use ring::digest::{Context, SHA256};
 
 use self::out::Out;
 use super::about::About;
@@ -23,6 +22,7 @@ use llama_trace_core::threads::prelude::*;
 use llama_trace_core::trace::frame::Summing;
 use llama_trace_core::trace::{PassDims, Probe, Site, Stats, Values};
 use llama_trace_ending::scratch::Scratch;
+use llama_trace_formats::files::Sha256;
 
 /// The texts of a trace.
 pub struct TextsOf {
@@ -50,7 +50,7 @@ pub struct Writer {
 struct Open {
     sum: Summing,
     /// The unfinished digest of a block, and the position it has reached.
-    running: Option<(usize, Context)>,
+    running: Option<(usize, Sha256)>,
     /// Blocks whose values arrived out of order.
     again: BTreeSet<usize>,
     missing: usize,
@@ -64,7 +64,7 @@ struct Piece<'a> {
     at: usize,
     /// The digest of the block up to this piece. `None` if the bytes before this piece did not arrive immediately
     /// before it.
-    digest: Option<Context>,
+    digest: Option<Sha256>,
     sum: Summing,
 }
 
@@ -152,7 +152,7 @@ impl Writer {
             let (block, to) = (piece.at / BLOCK, piece.at + piece.bytes.len());
             let Some(digest) = piece.digest.filter(|_| is_kept) else { continue };
             if to.is_multiple_of(BLOCK) || to == end {
-                self.digest(site, block, digest.finish().as_ref())?;
+                self.digest(site, block, &digest.finish())?;
             } else if let Some((other, _)) = open.running.replace((to, digest)) {
                 open.again.insert(other / BLOCK);
             }
@@ -192,9 +192,9 @@ impl Writer {
     /// The digest of values that are already in the file.
     fn digest_again(&mut self, start: usize, bytes: usize) -> io::Result<Vec<u8>> {
         self.out.flush()?;
-        let mut digest = Context::new(&SHA256);
+        let mut digest = Sha256::default();
         self.out.read(start, bytes, |part| digest.update(part))?;
-        Ok(digest.finish().as_ref().to_vec())
+        Ok(digest.finish().to_vec())
     }
 
     /// Writes the tables and moves the file to its place. If fewer passes ran than planned, the file has no gaps for
@@ -275,7 +275,7 @@ fn pieces<'a>(open: &mut Open, values: Values<'a>, bytes: &'a [u8], at: usize) -
     while from < at + bytes.len() {
         let to = (at + bytes.len()).min((from / BLOCK + 1) * BLOCK);
         let digest = if from.is_multiple_of(BLOCK) {
-            Some(Context::new(&SHA256))
+            Some(Sha256::default())
         } else {
             open.running.take_if(|(end, _)| *end == from).map(|(_, digest)| digest)
         };

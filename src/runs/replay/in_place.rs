@@ -23,7 +23,7 @@ impl Apart {
         let (mut make, mut serving) = (Some(make), None);
         Ok(Self(Box::new(move || {
             if let Some(make) = make.take() {
-                serving = make();
+                serving = make().map(Serving::in_steps);
             }
             let Some(serving) = &mut serving else { return };
             match serving.waits().map(Receiver::try_recv) {

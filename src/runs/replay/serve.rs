@@ -141,6 +141,15 @@ pub(super) trait Serves {
     /// Runs one more pass of `run`.
     fn advance(&mut self, run: Run) -> Reply;
 
+    /// Runs the next step of one more pass of `run`. Returns the reply after the last step. Until then, the buffers belong
+    /// to the pass.
+    fn step(&mut self, run: Run) -> Option<Reply> {
+        Some(self.advance(run))
+    }
+
+    /// Gives up a pass that is under way between two steps.
+    fn give_up(&mut self) {}
+
     /// The next pass of `run`.
     fn next_pass(&self, run: Run) -> PassDims;
 
@@ -161,6 +170,10 @@ pub(super) struct Serving<W> {
     outboxes: HashMap<Run, Sender<Reply>>,
     advance: VecDeque<Run>,
     queries: VecDeque<(Run, Query)>,
+    /// Whether a pass is one piece of work, or each of its steps is.
+    whole: bool,
+    /// The run whose pass is under way between two steps.
+    under_way: Option<Run>,
 }
 
 impl<W: Serves> Serving<W> {
@@ -175,7 +188,16 @@ impl<W: Serves> Serving<W> {
     ) -> Self {
         let advance = begin.then_some(member.run).into_iter().collect();
         let outboxes = HashMap::from([(member.run, outbox)]);
-        Self { who, member, progress, stop, inbox, outboxes, advance, queries: VecDeque::new() }
+        let queries = VecDeque::new();
+        let (whole, under_way) = (true, None);
+        Self { who, member, progress, stop, inbox, outboxes, advance, queries, whole, under_way }
+    }
+
+    /// Makes each step of a pass a piece of work, so that the viewer can do other work between them.
+    #[cfg(any(test, not(feature = "native")))]
+    #[must_use]
+    pub(super) fn in_steps(self) -> Self {
+        Self { whole: false, ..self }
     }
 
     /// The inbox of requests, if there is no work until one comes.
@@ -186,7 +208,7 @@ impl<W: Serves> Serving<W> {
     /// Receives the requests, `first` before all others, and does one piece of work. Returns whether the viewer is
     /// still there.
     pub(super) fn step(&mut self, first: Option<Asked>) -> bool {
-        let Self { who, member, progress, stop, inbox, outboxes, advance, queries } = self;
+        let Self { who, member, progress, stop, inbox, outboxes, advance, queries, whole, under_way } = self;
         let turn = lock(&member.turn);
         // From here on a stop request reaches the work. Earlier requests are found in the inbox.
         progress.set_working(Working::Unknown);
@@ -209,6 +231,9 @@ impl<W: Serves> Serving<W> {
                         .extend(stopped.map(|(run, query)| (run, Reply::Answer(query, Err(interrupted())))));
                     if let Some(at) = advance.iter().position(|of| *of == run) {
                         advance.remove(at);
+                        if under_way.take_if(|of| *of == run).is_some() {
+                            who.give_up();
+                        }
                         replies.push((run, Reply::Pass(who.next_pass(run), Err(interrupted()))));
                     }
                 }
@@ -220,16 +245,33 @@ impl<W: Serves> Serving<W> {
                 }
             }
         }
-        let next = queries.front().map(|(run, _)| *run).or(advance.front().copied());
+        // The buffers belong to a pass that is under way, so queries wait for its end.
+        let next = (*under_way).or(queries.front().map(|(run, _)| *run)).or(advance.front().copied());
         if let Some(run) = next {
             progress.set_working(Working::Of(run));
         }
-        replies.extend(match queries.pop_front() {
+        let query = if under_way.is_none() { queries.pop_front() } else { None };
+        replies.extend(match query {
             Some((run, query)) => {
                 let answer = who.answer(run, &query);
                 Some((run, Reply::Answer(query, answer)))
             }
-            None => advance.pop_front().map(|run| (run, who.advance(run))),
+            None if *whole => advance.pop_front().map(|run| (run, who.advance(run))),
+            None => match under_way.take().or_else(|| advance.front().copied()) {
+                None => None,
+                Some(run) => match who.step(run) {
+                    Some(reply) => {
+                        if let Some(at) = advance.iter().position(|of| *of == run) {
+                            advance.remove(at);
+                        }
+                        Some((run, reply))
+                    }
+                    None => {
+                        *under_way = Some(run);
+                        None
+                    }
+                },
+            },
         });
         progress.end(stop);
         drop(turn);

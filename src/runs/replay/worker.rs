@@ -34,6 +34,7 @@ use llama_trace_core::trace::{
 };
 use llama_trace_engine::backend::Span;
 use llama_trace_engine::generate::{Next, Session};
+use llama_trace_engine::model::pass::PassInSteps;
 use llama_trace_engine::model::{forward, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
 
@@ -50,6 +51,8 @@ pub(super) struct Worker<'m> {
     answers: Answers,
     branches: Branches,
     tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// The pass that is under way between two steps.
+    steps: Option<PassInSteps>,
 }
 
 /// A finished pass.
@@ -124,11 +127,20 @@ impl Serves for Worker<'_> {
         }
         let ids = self.session.waiting().to_vec();
         let (dims, result) = self.pass(&ids);
-        let ended = match self.session.next() {
-            Next::Pass(_) => None,
-            Next::Ended(ended) => Some(ended),
-        };
-        Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended)))
+        self.reply(dims, ids, result)
+    }
+
+    fn step(&mut self, run: Run) -> Option<Reply> {
+        if self.steps.is_none()
+            && let Err(error) = self.turn_to(run)
+        {
+            return Some(Reply::Pass(self.next_pass(run), Err(error)));
+        }
+        self.step_pass().map(|(dims, ids, result)| self.reply(dims, ids, result))
+    }
+
+    fn give_up(&mut self) {
+        self.steps = None;
     }
 
     fn branch(&mut self, run: Run, fork: Fork) -> Result<()> {
@@ -160,12 +172,61 @@ impl<'m> Worker<'m> {
             answers: Answers::default(),
             branches: Branches::new(run),
             tokenizer,
+            steps: None,
         }
+    }
+
+    fn reply(&self, dims: PassDims, ids: Vec<u32>, result: Result<u32>) -> Reply {
+        let ended = match self.session.next() {
+            Next::Pass(_) => None,
+            Next::Ended(ended) => Some(ended),
+        };
+        Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended)))
     }
 
     /// Runs the next pass over `ids`, keeps the inputs of some of its layers, and draws a token.
     fn pass(&mut self, ids: &[u32]) -> (PassDims, Result<u32>) {
         let dims = self.session.next_pass(ids.len());
+        let result = self.recorded(dims, Session::pass);
+        self.end_pass(dims, ids, &result);
+        (dims, result)
+    }
+
+    /// Runs the next step of a pass, or begins one. Returns the result after the last step.
+    fn step_pass(&mut self) -> Option<(PassDims, Vec<u32>, Result<u32>)> {
+        let ids = self.session.waiting().to_vec();
+        let dims = self.session.next_pass(ids.len());
+        let result = match self.steps.take() {
+            None => self.recorded(dims, Session::begin_steps).map(|steps| (steps, None)),
+            Some(mut steps) => self
+                .recorded(dims, |session, probe| session.step(&mut steps, probe))
+                .map(|drawn| (steps, drawn)),
+        };
+        let result = match result {
+            Ok((steps, None)) => {
+                self.steps = Some(steps);
+                return None;
+            }
+            Ok((_, Some(drawn))) => Ok(drawn),
+            Err(error) => Err(error),
+        };
+        self.end_pass(dims, &ids, &result);
+        Some((dims, ids, result))
+    }
+
+    fn end_pass(&mut self, dims: PassDims, ids: &[u32], result: &Result<u32>) {
+        if let Ok(sampled) = result {
+            self.passes.push(Ran { dims, ids: ids.to_vec(), sampled: *sampled });
+            self.at = Some((dims.pass, self.session.model.config.layers));
+        }
+    }
+
+    /// Runs a part of pass `dims`, and keeps the inputs of some of its layers.
+    fn recorded<T>(
+        &mut self,
+        dims: PassDims,
+        run: impl FnOnce(&mut Session<'m>, &mut dyn Probe) -> Result<T>,
+    ) -> Result<T> {
         let sizes = self.session.model.sizes();
         let input = bytes(Stage::FfnResidual, &sizes, dims);
         let most = lock(&self.store).inputs();
@@ -197,13 +258,9 @@ impl<'m> Worker<'m> {
         });
         self.at = None;
         let mut watch = Watch { inner: &mut recorder, progress: &self.progress, run: self.branches.here };
-        let result = self.session.pass(&mut watch);
+        let result = run(&mut self.session, &mut watch);
         lock(&self.store).release(input);
-        if let Ok(sampled) = result {
-            self.passes.push(Ran { dims, ids: ids.to_vec(), sampled });
-            self.at = Some((dims.pass, sizes.layers));
-        }
-        (dims, result)
+        result
     }
 
     /// A block of `site` that contains `region`; the whole stage if it is small enough.

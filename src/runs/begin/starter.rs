@@ -1,50 +1,53 @@
-//! Starts further runs beside the tracer's first one: of another prompt, with edits, or of a scene of a lesson.
+//! Starts further runs beside the viewer's first one: of another prompt, with edits, or of a scene of a lesson.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::edited;
-use super::edits::{self, Reading};
-use super::input;
+use super::edits::{self, Files, Reading};
 use super::prompt::{self, Prompt};
-use super::{CpuArgs, ModelArgs, PrecisionName};
+use crate::replay::{Live, Sequences, Start};
 use llama_trace_core::edit::{Edit, Edits, Operand, Origin};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::lesson::{PromptSetting, RunSetting};
-use llama_trace_core::trace::{PassDims, Run, Sampling, Source};
+use llama_trace_core::trace::{Edited, PassDims, Run, Sampling};
 use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
-use llama_trace_runs::replay::{Live, Sequences, Start};
-use llama_trace_tui::{Edited, NewRun};
 
 /// Passes of the run to which an edit may refer.
-pub(super) const MOST_PASSES: usize = 4096;
+pub const MOST_PASSES: usize = 4096;
 
 /// Tokens that a run of a scene can read after its own passes.
 const MORE: usize = 64;
 
 /// The parts that all further runs share.
-pub(super) struct Starter {
-    pub(super) model_args: ModelArgs,
-    pub(super) cpu_args: CpuArgs,
-    pub(super) sequences: Rc<Sequences>,
+pub struct Starter {
+    /// Loads the model in the precision with this name: `f32`, `bf16` or `q8`.
+    pub reload: Box<dyn Fn(&str) -> Result<Model>>,
+    /// The files from which edits read.
+    pub files: Box<dyn Files>,
+    /// The sequences of the first run.
+    pub sequences: Rc<Sequences>,
     /// The sampler of the sequence with this number.
-    pub(super) sampler: Box<dyn Fn(u64) -> Sampler>,
-    pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
-    pub(super) eos: Vec<u32>,
+    pub sampler: Box<dyn Fn(u64) -> Sampler>,
+    /// The tokenizer of the model.
+    pub tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// The tokens that end a text.
+    pub eos: Vec<u32>,
     /// Tokens to draw without a request.
-    pub(super) draws: usize,
-    pub(super) memory: usize,
-    pub(super) context: Option<usize>,
+    pub draws: usize,
+    /// The limit of frame memory, in bytes.
+    pub memory: usize,
+    /// The capacity of the KV cache in tokens, if given.
+    pub context: Option<usize>,
     /// The model in other precisions, which scenes asked for.
-    pub(super) others: HashMap<String, Rc<Sequences>>,
+    pub others: HashMap<String, Rc<Sequences>>,
 }
 
 impl Starter {
     /// The start of sequence number `number`.
-    pub(super) fn start(&self, number: u64, ids: Vec<u32>) -> Start {
+    pub fn start(&self, number: u64, ids: Vec<u32>) -> Start {
         Start {
             ids,
             draws: self.draws,
@@ -56,17 +59,13 @@ impl Starter {
         }
     }
 
-    /// Begins another run, with all its sequences.
-    pub(super) fn begin(&mut self, run: Run, new: NewRun) -> Result<Vec<Box<dyn Source>>> {
-        let live = match new {
-            NewRun::Prompt(text) => {
-                let ids = self.encode(&text)?;
-                self.sequences.another(run, vec![self.start(0, ids)], None)
-            }
-            NewRun::Edited(new) => self.edited(run, new),
-            NewRun::Scene(setting) => self.scene(run, &setting),
-        };
-        Ok(live?.into_iter().map(|live| Box::new(live) as Box<dyn Source>).collect())
+    /// A run of another prompt.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] if the text cannot be run, and the errors of [`Sequences::another`].
+    pub fn prompt(&self, run: Run, text: &str) -> Result<Vec<Live>> {
+        let ids = self.encode(text)?;
+        self.sequences.another(run, vec![self.start(0, ids)], None)
     }
 
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
@@ -78,7 +77,10 @@ impl Starter {
     }
 
     /// A run like an open one, with other edits or other tokens.
-    fn edited(&self, run: Run, new: Edited) -> Result<Vec<Live>> {
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if an edit does not fit the model, and the errors of [`Sequences::another`].
+    pub fn edited(&self, run: Run, new: Edited) -> Result<Vec<Live>> {
         let mut ids = new.ids;
         if let Some((at, text)) = new.insert {
             ids.splice(at..at, prompt::encode_part(&text, self.reads()?)?);
@@ -96,7 +98,10 @@ impl Starter {
     }
 
     /// The run of a scene.
-    fn scene(&mut self, run: Run, setting: &RunSetting) -> Result<Vec<Live>> {
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the setting does not fit the model, and the errors of [`Sequences::another`].
+    pub fn scene(&mut self, run: Run, setting: &RunSetting) -> Result<Vec<Live>> {
         let RunSetting { prompts, passes, sampling, precision, edits } = setting;
         let sampling = match &sampling[..] {
             [] => Sampling::GREEDY,
@@ -136,18 +141,12 @@ impl Starter {
         if let Some(known) = self.others.get(name) {
             return Ok(Rc::clone(known));
         }
-        let precision = match name {
-            "f32" => PrecisionName::F32,
-            "bf16" => PrecisionName::Bf16,
-            "q8" => PrecisionName::Q8,
-            other => {
-                return Err(Error::usage("there is no such precision")
-                    .expected("f32, bf16 or q8")
-                    .found(format!("`{other}`")));
-            }
-        };
-        let args = ModelArgs { precision: Some(precision), ..self.model_args.clone() };
-        let model = input::reload(&args, &self.cpu_args)?;
+        if !["f32", "bf16", "q8"].contains(&name) {
+            return Err(Error::usage("there is no such precision")
+                .expected("f32, bf16 or q8")
+                .found(format!("`{name}`")));
+        }
+        let model = (self.reload)(name)?;
         let sequences = Rc::new(self.sequences.beside(Arc::new(model)));
         self.others.insert(name.to_owned(), Rc::clone(&sequences));
         Ok(sequences)
@@ -168,7 +167,7 @@ impl Starter {
         });
         let passes: Vec<_> = passes.collect();
         let reading = Reading {
-            trace: &|file, sequence| edited::source(&self.model_args, &self.cpu_args, file, sequence),
+            files: &*self.files,
             tokenizer: self.tokenizer.as_ref(),
             prompts,
             passes: &passes,

@@ -7,7 +7,10 @@ use llama_trace_core::stop;
 use llama_trace_core::trace::{Block, BlockAt, Probe, Question, Region, Site, Source, told};
 
 /// Waits for the answer of `source`.
-pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result<Q::Answer> {
+///
+/// # Errors
+/// The source's error, or [`Error::Interrupted`](llama_trace_core::error::Error::Interrupted) if the process was asked to stop.
+pub fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result<Q::Answer> {
     loop {
         source.poll()?;
         if let Poll::Ready(answer) = told(source, question.clone()) {
@@ -19,12 +22,10 @@ pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result
 }
 
 /// Gives all values of `site` to `probe`, part by part and in order. The site's stage has `shape`.
-pub(super) fn show(
-    source: &mut dyn Source,
-    site: Site,
-    shape: &[usize],
-    probe: &mut dyn Probe,
-) -> Result<()> {
+///
+/// # Errors
+/// The errors of [`wait`].
+pub fn show(source: &mut dyn Source, site: Site, shape: &[usize], probe: &mut dyn Probe) -> Result<()> {
     /// Maximum number of values in one request.
     const AT_ONCE: usize = 1 << 18;
     let count: usize = shape.iter().product();

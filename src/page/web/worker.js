@@ -1,0 +1,188 @@
+// The worker: loads the module, hands it the page's events, and does its work in pieces, between which events are taken
+// in.
+"use strict";
+
+const MODULE = "llama-trace.wasm.gz";
+const KINDS = ["copy", "download", "keep", "fetch", "read", "title"];
+let tracer = null;
+let begun = false;
+// The message of a panic. The module cannot go on after one.
+let panic = "";
+
+const decoder = new TextDecoder();
+const encoder = new TextEncoder();
+const read = (place, length) => decoder.decode(new Uint8Array(tracer.memory.buffer, place, length));
+const copied = (place, length) => new Uint8Array(tracer.memory.buffer, place, length).slice();
+
+// Writes bytes into the module's input. Its memory may move when it grows, so it is looked up afterwards.
+function give(...parts) {
+  const length = parts.reduce((sum, part) => sum + part.length, 0);
+  const place = tracer.room(length) >>> 0;
+  if (place === 0) return false;
+  let at = place;
+  for (const part of parts) {
+    new Uint8Array(tracer.memory.buffer, at, part.length).set(part);
+    at += part.length;
+  }
+  return true;
+}
+const say = (text) => give(encoder.encode(text));
+
+const imports = {
+  page: {
+    now: () => performance.timeOrigin + performance.now(),
+    random: () => crypto.getRandomValues(new Uint32Array(1))[0],
+    failed: (place, length) => (panic = read(place, length)),
+  },
+};
+
+// The file as the server stores it: compressed, or decompressed by a server that marks it as such.
+async function unpacked(answer) {
+  const reader = answer.body.getReader();
+  const first = await reader.read();
+  const stream = new ReadableStream({
+    start(out) {
+      if (first.value) out.enqueue(first.value);
+      if (first.done) out.close();
+    },
+    async pull(out) {
+      const { done, value } = await reader.read();
+      if (done) out.close();
+      else out.enqueue(value);
+    },
+  });
+  const packed = first.value && first.value[0] === 0x1f && first.value[1] === 0x8b;
+  const bytes = packed ? stream.pipeThrough(new DecompressionStream("gzip")) : stream;
+  return new Response(bytes, { headers: { "Content-Type": "application/wasm" } });
+}
+
+async function load() {
+  const answer = await fetch(MODULE);
+  if (!answer.ok) throw new Error(`${MODULE}: the server answered ${answer.status}`);
+  const { instance } = await WebAssembly.instantiateStreaming(unpacked(answer), imports);
+  tracer = instance.exports;
+  const font = copied(tracer.font(), tracer.font_length()).buffer;
+  postMessage({ kind: "ready", font }, [font]);
+}
+
+function outcomes() {
+  for (let kind = tracer.outcome(); kind >= 0; kind = tracer.outcome()) {
+    const [place, length, data, bytes] = [0, 1, 2, 3].map((part) => tracer.outcome_part(part) >>> 0);
+    const text = read(place, length);
+    switch (KINDS[kind]) {
+      case "download":
+        postMessage({ kind: "download", name: text, bytes: copied(data, bytes) });
+        break;
+      case "keep":
+        postMessage({ kind: "keep", key: text, text: read(data, bytes) });
+        break;
+      case "fetch":
+        postMessage({ kind: "fetch", name: text });
+        break;
+      default:
+        postMessage({ kind: KINDS[kind], text });
+    }
+  }
+}
+
+function draw() {
+  const length = tracer.draw();
+  if (length > 0) {
+    const cells = copied(tracer.cells_place(), length).buffer;
+    postMessage({ kind: "cells", cells }, [cells]);
+  }
+  outcomes();
+}
+
+// A message to this worker comes after the events that wait already, and sooner than any timer.
+const turn = new MessageChannel();
+let waits = false;
+let timer = 0;
+turn.port1.onmessage = () => {
+  waits = false;
+  guarded(work);
+};
+function soon() {
+  if (!waits) {
+    waits = true;
+    turn.port2.postMessage(0);
+  }
+}
+function work() {
+  clearTimeout(timer);
+  const wait = tracer.work();
+  draw();
+  if (wait === 0) soon();
+  else if (wait > 0) timer = setTimeout(() => guarded(work), wait);
+}
+
+const does = {
+  begin({ link, stored, columns, rows, light }) {
+    for (const text of stored) {
+      say(text);
+      tracer.store();
+    }
+    say(link);
+    begun = tracer.begin(columns, rows, light);
+    if (!begun) throw new Error("the built-in model cannot be opened");
+  },
+  key({ key, modifiers }) {
+    say(key);
+    tracer.key(modifiers);
+  },
+  mouse({ use, column, row, modifiers }) {
+    tracer.mouse(use, column, row, modifiers);
+  },
+  paste({ text }) {
+    say(text);
+    tracer.paste();
+  },
+  resize({ columns, rows }) {
+    tracer.resize(columns, rows);
+    tracer.redraw();
+  },
+  paper({ light }) {
+    tracer.set_paper(light);
+  },
+  fail({ text }) {
+    say(text);
+    tracer.fail();
+  },
+  files({ files, link }) {
+    for (const { name, bytes } of files) {
+      const named = encoder.encode(name);
+      if (!give(named, new Uint8Array(bytes))) {
+        say(`${name}: there is no memory for its ${bytes.byteLength} bytes`);
+        tracer.fail();
+        return;
+      }
+      tracer.file(named.length);
+    }
+    say(link ?? "");
+    tracer.open(link !== null);
+  },
+  // For tests: the screen as text.
+  screen({ styled }) {
+    const length = tracer.screen(styled);
+    postMessage({ kind: "screen", text: read(tracer.screen_text(), length) });
+  },
+};
+
+function guarded(use) {
+  try {
+    use();
+  } catch (error) {
+    postMessage({ kind: "failed", text: panic || String(error.message ?? error) });
+    close();
+  }
+}
+
+onmessage = ({ data }) => {
+  if (!tracer || (!begun && data.kind !== "begin")) return;
+  guarded(() => {
+    does[data.kind](data);
+    soon();
+  });
+};
+
+load().catch((error) => postMessage({ kind: "failed", text: error.message }));
