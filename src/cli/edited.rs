@@ -27,6 +27,8 @@ pub(super) fn edit(mut run: Run, args: &RunArgs, draws: usize, most: usize) -> R
             trace: &|file, sequence| source(&args.model, &args.cpu, file, sequence),
             tokenizer: run.tokenizer.as_ref(),
             prompts: &run.prompts,
+            sampler: Some(&run.sampler),
+            chunk: run.chunk,
             passes: &passes,
             most: most.max(1),
         };
@@ -44,6 +46,8 @@ pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened
             trace: &|file, sequence| source(args, cpu, file, sequence),
             tokenizer: opened.tokenizer.as_ref(),
             prompts: &[],
+            sampler: None,
+            chunk: None,
             passes: &[],
             most: 1,
         };

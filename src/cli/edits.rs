@@ -1,30 +1,23 @@
-//! `--edit`, `--edits` and `--without`: reads the edits and everything that they read, and reports what they changed.
+//! `--edit`, `--edits` and `--without`: reads the edits, and reports what they changed.
 
-use std::collections::{BTreeSet, HashMap};
-use std::ops::Range;
+mod sources;
+
+pub(super) use self::sources::given_of_trace;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use ndarray::{ArrayD, IxDyn};
-
 use super::prompt::{self, Prompt};
-use super::wait::show;
 use super::{ModelArgs, tell};
 use llama_trace_core::config::Precision;
-use llama_trace_core::edit::{Changed, Edit, Edits, Given, Needed, Origin};
+use llama_trace_core::edit::{Changed, Edit, Edits};
 use llama_trace_core::error::{Error, Result, shortened};
-use llama_trace_core::stop;
-use llama_trace_core::trace::{
-    Frame, FrameData, ModelCard, NoProbe, PassDims, Probe, Recorder, Select, Site, Source, Stage, Status,
-    Values,
-};
-use llama_trace_engine::generate::{Sampler, Sampling, Session};
+use llama_trace_core::trace::{ModelCard, NoProbe, PassDims, Source};
+use llama_trace_engine::generate::{Sampler, Session};
 use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::Checkpoint;
 use llama_trace_formats::files::printable;
 use llama_trace_formats::tokenizer::Tokenizer;
-use llama_trace_judge::capture;
-use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
 /// The maximum number of edits. Each stage of a pass looks at all of them.
 const MOST: usize = 1 << 16;
@@ -93,6 +86,14 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precis
     Edits::new(list).check(&card, &[])
 }
 
+/// The edits with these texts.
+pub(super) fn parsed(edits: &[String]) -> Result<Vec<Edit>> {
+    let parsed = edits
+        .iter()
+        .map(|edit| Edit::parse(edit).map_err(|wrong| Error::usage(wrong).at(format!("edit \"{edit}\""))));
+    parsed.collect()
+}
+
 /// Opens a sequence of a trace.
 pub(super) type OpenTrace<'a> = dyn Fn(&Path, usize) -> Result<Box<dyn Source>> + 'a;
 
@@ -102,6 +103,10 @@ pub(super) struct Reading<'a> {
     pub(super) tokenizer: Option<&'a Arc<dyn Tokenizer>>,
     /// The prompts; none if the command chooses its own.
     pub(super) prompts: &'a [Prompt],
+    /// The sampler of the first prompt; `None` takes the most likely token. Each later prompt has the next stream.
+    pub(super) sampler: Option<&'a Sampler>,
+    /// Maximum number of tokens of a prompt in one pass, if the run has one.
+    pub(super) chunk: Option<usize>,
     /// The sequence and the sizes of each pass.
     pub(super) passes: &'a [(usize, PassDims)],
     /// The number of passes of another run for a source that names no pass.
@@ -115,190 +120,17 @@ pub(super) fn with(model: &Model, list: Vec<Edit>, reading: &Reading<'_>) -> Res
     }
     let edits = Edits::new(list);
     edits.check(&model.card(), reading.passes)?;
-    // A command that chooses its own passes reads sources in the first pass.
-    let whole = [(0, PassDims { pass: 0, start: 0, tokens: model.config.context, ..PassDims::default() })];
-    let passes = if reading.passes.is_empty() { &whole } else { reading.passes };
-    let mut given = Given::default();
-    let mut frames: HashMap<Origin, BTreeSet<Site>> = HashMap::new();
-    for needed in edits.needs(&model.sizes(), passes, reading.most) {
-        match needed {
-            Needed::Frame(origin, site) => {
-                frames.entry(origin).or_default().insert(site);
-            }
-            Needed::Array(file) => {
-                let array = array(&file)?;
-                given.arrays.insert(file, array);
-            }
-            Needed::Mean(file, layer, stage) => {
-                let mean = mean(model, reading, &file, layer, stage)?;
-                given.means.insert((file, layer, stage), mean);
-            }
-        }
-    }
-    for (origin, sites) in frames {
-        for (site, frame) in read(model, reading, &origin, &sites)? {
-            given.frames.insert((origin.clone(), site), frame);
-        }
-    }
+    let given = sources::given(model, &edits, reading)?;
     Ok(model.with_edits(edits.with(given)))
 }
 
-/// An array in a `.npy` file.
-fn array(file: &Path) -> Result<ArrayD<f32>> {
-    let wrong = |found: String| {
-        Error::usage("the file is not an array of numbers")
-            .in_file(file)
-            .expected("a .npy file of numbers")
-            .found(found)
-            .next("write it with numpy.save")
-    };
-    let array = capture::array(file).map_err(wrong)?;
-    match array.iter().position(|value| value.is_nan()) {
-        Some(at) => Err(Error::usage("the array has a NaN, which is not a value that an edit can write")
-            .in_file(file)
-            .expected("numbers, inf or -inf")
-            .found(format!("NaN at value {at} of {}", array.len()))
-            .next("replace it, for example with numpy.nan_to_num")),
-        None => Ok(array),
-    }
-}
-
-/// The mean of a stage over all tokens of the prompts in a file, one prompt a line.
-fn mean(
-    model: &Model,
-    reading: &Reading<'_>,
-    file: &Path,
-    layer: Option<usize>,
-    stage: Stage,
-) -> Result<Vec<f32>> {
-    let text = prompt::read_text_of(file, "the file of mean(FILE)")?;
-    let select = Select::stages(&[stage]).in_layers(layer.into_iter().collect());
-    let (mut sums, mut tokens): (Vec<f64>, usize) = (Vec::new(), 0);
-    for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        let ids = encode(model, reading, line)?;
-        let mut session = Session::with_capacity(model, sampler()?, ids.len())?;
-        let dims = session.next_pass(ids.len());
-        let mut add = |frame: Frame| {
-            let FrameData::F32(array) = frame.data else { return };
-            let width = array.len() / dims.tokens;
-            sums.resize(width, 0.0);
-            for (i, value) in array.iter().enumerate() {
-                sums[i % width] += f64::from(*value);
-            }
-        };
-        session.read(&ids, &mut Recorder::new(model.sizes(), dims, &select, &mut add))?;
-        tokens += ids.len();
-    }
-    if tokens == 0 {
-        return Err(Error::prompt("the file has no prompt").in_file(file).expected("one prompt a line"));
-    }
-    Ok(sums.iter().map(|sum| (sum / tokens as f64) as f32).collect())
-}
-
-fn sampler() -> Result<Sampler> {
-    Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() })
-}
-
-fn encode(model: &Model, reading: &Reading<'_>, text: &str) -> Result<Vec<u32>> {
-    let tokenizer = reading.tokenizer.map(|tokenizer| &**tokenizer).ok_or_else(prompt::no_tokenizer);
-    prompt::encode(text, tokenizer, model.config.context)
-}
-
-/// The values of `sites` in another run.
-fn read(
-    model: &Model,
-    reading: &Reading<'_>,
-    origin: &Origin,
-    sites: &BTreeSet<Site>,
-) -> Result<Vec<(Site, Arc<Frame>)>> {
-    let mut frames = Vec::new();
-    let sequences: BTreeSet<usize> = sites.iter().map(|site| site.sequence).collect();
-    for sequence in sequences {
-        let sites: Vec<Site> = sites.iter().copied().filter(|site| site.sequence == sequence).collect();
-        let passes = sites.iter().map(|site| site.pass + 1).max().unwrap_or(1);
-        let sampler = sampler()?;
-        let start = |ids: Vec<u32>| Start {
-            context: Some((ids.len() + passes).min(model.config.context)),
-            ids,
-            draws: passes,
-            sampler: sampler.clone(),
-            tokenizer: None,
-            eos: Vec::new(),
-            memory: DEFAULT_MEMORY,
-        };
-        // The frames of a single run are those of sequence 0.
-        let (mut source, own): (Box<dyn Source>, usize) = match origin {
-            Origin::Plain => {
-                let Some(prompt) = reading.prompts.get(sequence) else {
-                    return Err(Error::usage("this command has no plain run from which an edit can read")
-                        .expected("a source with a prompt or a trace, as in \"A prompt\":L1/attn_heads")
-                        .next("name the run in the source"));
-                };
-                (Box::new(finished(model, start(prompt.ids.clone()))?), 0)
-            }
-            Origin::Prompt(text) => (Box::new(finished(model, start(encode(model, reading, text)?))?), 0),
-            Origin::Trace(file) => ((reading.trace)(file, sequence)?, sequence),
-        };
-        for site in sites {
-            let there = Site { sequence: own, ..site };
-            let (sizes, outline) = (source.outline().card.sizes(), source.outline());
-            let pass = outline.passes.get(site.pass).map(|pass| pass.dims);
-            let Some(dims) = pass.filter(|&dims| {
-                site.stage.present(&sizes, dims) && site.layer.is_none_or(|layer| layer < sizes.layers)
-            }) else {
-                let passes = outline.passes.len();
-                return Err(Error::usage(format!("the other run has no {there}"))
-                    .expected(format!("passes 0 to {}, layers 0 to {}", passes - 1, sizes.layers - 1))
-                    .next("name cells that the other run has"));
-            };
-            let shape = sizes.shape(site.stage.axes(), dims);
-            let mut values = Collected(Vec::new());
-            show(&mut *source, there, &shape, &mut values)?;
-            let array = ArrayD::from_shape_vec(IxDyn(&shape), values.0)
-                .map_err(|_| Error::usage(format!("{there} is incomplete in the other run")))?;
-            frames
-                .push((site, Arc::new(Frame { site, axes: site.stage.axes(), data: FrameData::F32(array) })));
-        }
-    }
-    Ok(frames)
-}
-
-/// Runs all passes of a source.
-fn finished(model: &Model, start: Start) -> Result<Live> {
-    let mut live = Live::start(Arc::new(model.clone()), start)?;
-    loop {
-        live.poll()?;
-        if live.status() == Status::Idle {
-            return Ok(live);
-        }
-        stop::check()?;
-        live.wait(stop::LOOK);
-    }
-}
-
-/// Collects the values of a stage.
-struct Collected(Vec<f32>);
-
-impl Probe for Collected {
-    fn enabled(&self) -> bool {
-        true
-    }
-
-    fn wants(&self, _: Site) -> bool {
-        true
-    }
-
-    fn record(&mut self, _: Site, _: Range<usize>, values: Values<'_>) {
-        self.0.extend(values.numbers().map(|value| value as f32));
-    }
-}
-
 /// Prints a line for each edit of `model`: how many cells it changed, and one of them before and after. A last line says
-/// how far the edits moved the logits after `prompt`.
+/// how far the edits moved the logits after `prompt`, which is read in passes over at most `chunk` tokens.
 pub(super) fn report(
     model: &Model,
     tokenizer: Option<&dyn Tokenizer>,
     prompt: Option<&Prompt>,
+    chunk: Option<usize>,
 ) -> Result<()> {
     if model.edits.is_empty() {
         return Ok(());
@@ -322,9 +154,9 @@ pub(super) fn report(
         }
     }
     let Some(prompt) = prompt else { return Ok(()) };
-    let [plain, edited] =
-        [model.with_edits(Edits::default()), model.clone()].map(|model| last_logits(&model, &prompt.ids));
-    let (plain, edited) = (plain?, edited?);
+    let chunk = chunk.unwrap_or(prompt.ids.len()).max(1);
+    let [plain, edited] = [model.with_edits(Edits::default()), model.clone()];
+    let (plain, edited) = (last_logits(&plain, &prompt.ids, chunk)?, last_logits(&edited, &prompt.ids, chunk)?);
     let square =
         |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let moved = square(&mut plain.iter().zip(&edited).map(|(a, b)| f64::from(*a) - f64::from(*b)));
@@ -347,10 +179,12 @@ pub(super) fn report(
     Ok(())
 }
 
-/// The logits after a prompt.
-fn last_logits(model: &Model, ids: &[u32]) -> Result<Vec<f32>> {
-    let mut session = Session::with_capacity(model, sampler()?, ids.len())?;
-    session.read(ids, &mut NoProbe)?;
+/// The logits after a prompt, which is read in passes over at most `chunk` tokens.
+fn last_logits(model: &Model, ids: &[u32], chunk: usize) -> Result<Vec<f32>> {
+    let mut session = Session::with_capacity(model, sources::greedy()?, ids.len())?;
+    for ids in ids.chunks(chunk) {
+        session.read(ids, &mut NoProbe)?;
+    }
     let mut logits = Vec::new();
     pass::last_logits(model, &session.work, 0, |row| {
         logits.extend_from_slice(row);

@@ -108,6 +108,8 @@ fn show(mut runs: Runs, at: &OpenAt, setting: Setting) -> Result<Ended> {
         .with_marks(setting.marks);
     if runs.can_begin() {
         app = app.with_other_runs(setting.tour, setting.facts);
+    } else if runs.can_edit() {
+        app = app.with_edits_of_recorded_values();
     }
     open::open(&mut app, at)?;
     if let Some(verdict) = setting.verdict {

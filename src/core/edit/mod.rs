@@ -22,6 +22,7 @@ use crate::trace::{Address, Axis, ModelCard, Stage};
 pub use edits::{Changed, Edits, Given, Needed};
 pub use kept::{Kept, PartAt};
 pub use place::{Place, Selection};
+pub use reach::Reach;
 
 /// One edit, as the user wrote it. A switch such as `rope off` has several parts.
 #[derive(Clone, Debug, PartialEq)]
