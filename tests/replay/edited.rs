@@ -219,6 +219,8 @@ fn a_run_in_a_batch_and_in_the_viewer_has_the_same_edited_values() {
     let texts = [
         "L0/xk[pos=2] = 0",
         "p0/L1/softmax[h=1] = mean",
+        "L0/keys[h=1] *= 2",
+        "L0/values[h=0,k=1] = 3",
         "L1/mask off",
         "L1/ffn_hidden[f=3-7] *= -2",
         "final_norm[t=4] = mean",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use llama_trace::model::Model;
 use llama_trace::record::{Keep, Trace};
 use llama_trace::replay::{DEFAULT_MEMORY, Recorded};
-use llama_trace::trace::{Answer, Frame, Query, Region, Run, Sampling, Site, Source, Stage};
+use llama_trace::trace::{Answer, Frame, Query, Region, Run, Sampling, Site, Source};
 use llama_trace_core::edit::{Edit, Edits};
 use llama_trace_core::error::Result;
 
@@ -68,8 +68,8 @@ fn an_edited_trace_has_the_bits_of_the_edited_run_up_to_the_next_product_with_we
                 }
                 Err(error) => {
                     let told = error.to_string();
-                    assert!(told.contains("--model"), "{name}, {texts:?}: {site}: {told}");
-                    assert!(!expected[&site].shape().is_empty() && site.stage > Stage::Embedding);
+                    let said = ["an edit reaches it", "--model"];
+                    assert!(said.iter().all(|said| told.contains(said)), "{name}, {texts:?}: {site}: {told}");
                 }
             }
         }

@@ -100,10 +100,12 @@ pub enum Origin {
 }
 
 impl Part {
-    /// Whether `stage` must not be derived from other stages, in a run with this change: the change writes it, or lets it
-    /// read keys that the mask hides.
+    /// Whether `stage` must not be derived from other stages, in a run with this change: the change writes it, writes a
+    /// stage that its derivation leaves out, or lets it read keys that the mask hides.
     pub fn stops_derivation(&self, stage: Stage) -> bool {
         let also: &[Stage] = match self.place.stage {
+            Stage::Keys => &[Stage::Qk],
+            Stage::Values => &[Stage::AttnHeads],
             Stage::MaskedScores => &[Stage::Softmax, Stage::AttnHeads],
             Stage::Softmax => &[Stage::AttnHeads],
             _ => &[],

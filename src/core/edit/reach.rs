@@ -324,13 +324,12 @@ impl Walk<'_> {
                     }
                     (Operand::Mean, _) => {
                         let spread = |cells: &Cells| {
-                            let axes = stage.axes().iter().zip(&cells.0);
-                            Cells(
-                                axes.map(|(axis, set)| {
-                                    if *axis == Axis::Token { Set::All } else { set.clone() }
-                                })
-                                .collect(),
-                            )
+                            let both = cells.0.iter().zip(&own.0).zip(stage.axes());
+                            let mixed = both.map(|((cells, own), axis)| match axis {
+                                Axis::Token => own.clone(),
+                                _ => cells.and(own),
+                            });
+                            Cells(mixed.collect())
                         };
                         let mixed: Vec<Cells> = region.iter().map(spread).collect();
                         mixed.into_iter().for_each(|cells| region.add(cells));
