@@ -17,6 +17,8 @@ mod common;
 mod diff;
 #[path = "replay/edited.rs"]
 mod edited;
+#[path = "replay/edited_trace.rs"]
+mod edited_trace;
 #[path = "replay/explain.rs"]
 mod explain;
 #[path = "replay/export.rs"]
@@ -37,6 +39,8 @@ mod patch;
 mod port;
 #[path = "replay/ragged.rs"]
 mod ragged;
+#[path = "replay/reached.rs"]
+mod reached;
 #[path = "replay/recorded.rs"]
 mod recorded;
 #[path = "replay/sequences.rs"]

@@ -64,7 +64,7 @@ impl Run {
 
     /// Reports what the edits changed.
     pub(super) fn say_edits(&self) -> Result<()> {
-        edits::report(&self.model, self.tokenizer.as_deref(), self.prompts.first())
+        edits::report(&self.model, self.tokenizer.as_deref(), self.prompts.first(), self.chunk)
     }
 
     /// The same run, with passes over at most `chunk` tokens of a prompt.

@@ -65,6 +65,14 @@ impl Reader {
     /// Rows of `site` as a frame (rows, width), read or derived.
     fn read_or_derive(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         self.stop.check()?;
+        match self.edited(site, &rows)? {
+            Some(frame) => Ok(frame),
+            None => self.unedited(site, rows),
+        }
+    }
+
+    /// The same rows before the edits of `site`.
+    pub(super) fn unedited(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         if let Some(data) = self.trace.rows(site, rows.clone())? {
             return Ok(Frame { site, axes: site.stage.axes(), data });
         }
@@ -73,6 +81,7 @@ impl Reader {
             Stage::CacheV => self.cached(site, Stage::Xv, rows),
             stage if stage.info().section == Section::Sampler => self.drawn_from(site),
             Stage::AttnResidual | Stage::FfnResidual => self.residual(site, rows),
+            Stage::XqRope | Stage::XkRope if self.edits.is_some() => self.rotated(site, rows),
             stage if is_derivable(stage) => self.derived(site, rows, None),
             _ => Err(self.not_here(site)),
         }
