@@ -137,6 +137,7 @@ impl<M: MulAdd + Debug + Sync> Isa for Portable<M> {
 
 /// Computes [`Isa::dots`] for any weights. Each row is converted to float32 first.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
     dots_by::<Fused>(x, w, out, scratch);
 }
@@ -171,6 +172,7 @@ fn dots_of_floats<M: MulAdd, const N: usize>(
 
 /// See [`Isa::q8`].
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     q8_by::<Fused>(x, w, out);
 }
