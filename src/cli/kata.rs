@@ -15,10 +15,14 @@ use llama_trace_judge::check::ReadWeights;
 use llama_trace_judge::kata::{
     self, Case, Judgement, KATAS, Kata, Language, Wrong, judge, kata, of_model, skeleton,
 };
+use llama_trace_tui::text::wrap;
 
 use super::args::{CpuArgs, DeviceName, KataLanguage, ModelArgs, PrecisionName};
 use super::explain::{number, print_terms};
 use super::{KataArgs, input, output};
+
+/// Columns of the list.
+const COLUMNS: usize = 80;
 
 /// The text that the built-in model reads.
 const TEXT: &str = "Mara had a red ball and Tom had a blue ball";
@@ -73,9 +77,13 @@ fn list() -> Result<()> {
             writeln!(out, "  {:<width$}  {}", kata.name, kata.about)?;
             writeln!(out, "  {:<width$}    {}", "", shapes(kata))?;
         }
-        writeln!(out, "\n`kata all` chains your stages into a whole pass. {}", whole::UNUSED)?;
-        writeln!(out, "It does not use {}.\n", unused.join(", "))?;
-        writeln!(out, "llama-trace kata rms_norm > rms_norm.py")?;
+        let chains = format!(
+            "`kata all` chains your stages into a whole pass. {} So it does not use {}.",
+            whole::UNUSED,
+            unused.join(", ")
+        );
+        writeln!(out, "\n{}", wrap(&chains, COLUMNS).join("\n"))?;
+        writeln!(out, "\nllama-trace kata rms_norm > rms_norm.py")?;
         writeln!(out, "llama-trace kata rms_norm --run 'python3 rms_norm.py'")?;
         writeln!(out, "llama-trace kata all --dir DIR")
     };

@@ -70,8 +70,9 @@ pub(super) fn open(app: &mut App, lesson: Lesson) -> Effect {
 
 /// Opens the lesson with which the program starts.
 pub(super) fn open_first(app: &mut App, open: OpenLesson) -> Effect {
+    let resumes = open.resumes;
     let state = LessonState::new(open, None);
-    if state.at > 0 {
+    if state.at > 0 && resumes {
         let told = "Backspace goes back, and `--from 1` begins again";
         app.say(format!("the lesson goes on at scene {}; {told}", state.at + 1), false);
     }

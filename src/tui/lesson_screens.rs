@@ -45,7 +45,7 @@ impl LessonScreens {
         let mut app = App::new(runs.source().outline().clone(), theme, size).with_other_runs(None, facts);
         let answers = vec![Answered::Open; lesson.scenes.len()];
         // The run of the first scene is started when its screen is drawn.
-        lesson_keys::open_first(&mut app, OpenLesson { lesson, scene: 0, answers, presents: false });
+        lesson_keys::open_first(&mut app, OpenLesson { lesson, answers, ..OpenLesson::default() });
         Self { app, size, facts }
     }
 

@@ -22,6 +22,8 @@ pub struct OpenLesson {
     pub answers: Vec<Answered>,
     /// Whether the lesson is shown to a class: only the tensor and the words, with few keys.
     pub presents: bool,
+    /// Whether an earlier session ended at this scene, so that the user is told where the lesson goes on.
+    pub resumes: bool,
 }
 
 /// The state of a scene's question.
@@ -100,7 +102,7 @@ pub(super) struct LessonState {
 
 impl LessonState {
     pub(super) fn new(open: OpenLesson, before: Option<Before>) -> Self {
-        let OpenLesson { lesson, scene, mut answers, presents } = open;
+        let OpenLesson { lesson, scene, mut answers, presents, resumes: _ } = open;
         answers.resize(lesson.scenes.len(), Answered::Open);
         Self {
             at: scene.min(lesson.scenes.len().saturating_sub(1)),

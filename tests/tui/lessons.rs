@@ -371,6 +371,17 @@ fn help_and_footer_say_what_the_keys_do_in_a_lesson() {
 }
 
 #[test]
+fn a_lesson_that_goes_on_says_so_and_one_that_begins_at_a_wanted_scene_does_not() {
+    for resumes in [true, false] {
+        let mut program = program((80, 24));
+        let lesson = Lesson::parse("lesson", TEXT).unwrap();
+        let open = OpenLesson { lesson, scene: 2, resumes, ..OpenLesson::default() };
+        effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
+        assert_eq!(program.stage.screen().contains("the lesson goes on at scene 3"), resumes);
+    }
+}
+
+#[test]
 fn the_list_of_chapters_begins_with_the_tour() {
     let mut program = themed((80, 24), Theme::new(Depth::None), Some(TOUR));
     program.keys("C");

@@ -12,6 +12,7 @@ use llama_trace_core::lesson::{
     Evaluation, Lesson, Place, Problem, Question, Scene, Unfinished, answer, solution,
 };
 use llama_trace_core::stop;
+use llama_trace_picture::{Format, Paper, encode};
 
 /// The smallest screen on which a lesson must be readable.
 const SMALLEST: (u16, u16) = (80, 24);
@@ -117,8 +118,8 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
             Ok(()) => {
                 let screen = walk.screens.draw(&mut walk.runs, true, &mut stop::check)?;
                 if !elsewhere {
-                    let symbols = screen.content.iter().map(|cell| cell.symbol());
-                    let text = written(symbols, screen.area.width.into(), scene);
+                    let screen = encode(&screen, Paper::Light, Format::Txt)?;
+                    let text = written(&String::from_utf8_lossy(&screen), scene);
                     checked.leaks.extend(leak(&mut walk, &mut leaks, (at + 1, scene), &text)?);
                 }
                 if let Some(question) = &scene.question {
@@ -139,16 +140,14 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
     Ok(checked)
 }
 
-/// The lines of a screen, and all words that stand beside it while the question is open.
-fn written<'s>(symbols: impl Iterator<Item = &'s str>, width: usize, scene: &Scene) -> String {
-    let symbols: Vec<&str> = symbols.collect();
-    let mut lines: Vec<String> = symbols.chunks(width.max(1)).map(<[&str]>::concat).collect();
-    lines.push(scene.words.clone());
+/// The text of a screen, and all words that stand beside it while the question is open.
+fn written(screen: &str, scene: &Scene) -> String {
+    let mut parts = vec![screen, &scene.words];
     if let Some(question) = &scene.question {
-        lines.push(question.text.clone());
-        lines.extend(question.choices.iter().cloned());
+        parts.push(&question.text);
+        parts.extend(question.choices.iter().map(String::as_str));
     }
-    lines.join("\n")
+    parts.join("\n")
 }
 
 /// The note on a question whose answer is known before it is given. Adds what the scene shows to `leaks`.

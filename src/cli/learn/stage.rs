@@ -30,7 +30,8 @@ pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<
     };
     // The first run is the one of the scene, so that no other run is computed first.
     let run = args.run(&lesson.scenes.get(scene).map(|scene| scene.run.clone()).unwrap_or_default());
-    let open = OpenLesson { answers: known.answers(), lesson, scene, presents: args.present };
+    let (presents, resumes) = (args.present, args.from.is_none());
+    let open = OpenLesson { answers: known.answers(), lesson, scene, presents, resumes };
     step::learn(&run, &args.memory, &args.colours, open, Some(stores(progress, source.clone())))
 }
 

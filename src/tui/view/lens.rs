@@ -144,7 +144,8 @@ impl View for Lens {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        put(buf, foot, 0, 0, "% its probability · * the last layer's answer", app.theme.dim());
+        let forms = ["% its probability · * the last layer's answer", "% probability · * the last answer"];
+        put_fit(buf, foot, 0, 0, &[Piece::forms(forms.map(str::to_owned), app.theme.dim())]);
     }
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {

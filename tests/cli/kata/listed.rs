@@ -20,7 +20,7 @@ fn the_list_has_every_stage_with_its_shapes_in_order() {
         assert!(lines.next().unwrap().ends_with(&format!("→ {}", kata.output)), "{}", kata.name);
         rest = after;
     }
-    assert!(rest.contains("It does not use "), "{rest}");
+    assert!(rest.contains("So it does not use "), "{rest}");
     assert!(end.stdout.lines().all(|line| line.chars().count() <= 80), "{}", end.stdout);
     let end = kata(&["softmx"], folder.path());
     assert_eq!(end.code, Some(2));
