@@ -156,7 +156,8 @@ pub(super) fn report(
     let Some(prompt) = prompt else { return Ok(()) };
     let chunk = chunk.unwrap_or(prompt.ids.len()).max(1);
     let [plain, edited] = [model.with_edits(Edits::default()), model.clone()];
-    let (plain, edited) = (last_logits(&plain, &prompt.ids, chunk)?, last_logits(&edited, &prompt.ids, chunk)?);
+    let (plain, edited) =
+        (last_logits(&plain, &prompt.ids, chunk)?, last_logits(&edited, &prompt.ids, chunk)?);
     let square =
         |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let moved = square(&mut plain.iter().zip(&edited).map(|(a, b)| f64::from(*a) - f64::from(*b)));

@@ -39,7 +39,10 @@ impl Traced {
         let open = tui::OpenAt { at: at.cloned(), passes, ..tui::OpenAt::default() };
         let starter = self.starter()?;
         let traced = Rc::new(self);
-        let opener = { let traced = Rc::clone(&traced); move |sequence| traced.recorded.open(Run::ITSELF, sequence) };
+        let opener = {
+            let traced = Rc::clone(&traced);
+            move |sequence| traced.recorded.open(Run::ITSELF, sequence)
+        };
         let runs = tui::Runs::of_sequences(source, Box::new(opener));
         let mut runs = match starter {
             Some(mut starter) => runs.with_starter(Box::new(move |run, new| starter.begin(run, new))),

@@ -15,8 +15,8 @@ use llama_trace::model::{Model, pass};
 use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
 use llama_trace::stop::LOOK;
 use llama_trace::trace::{
-    Answer, Fork, Frame, NoProbe, PassDims, Probe, Query, Recorder, Region, Run, Select, Site, Source, Stage, Status,
-    Values,
+    Answer, Fork, Frame, NoProbe, PassDims, Probe, Query, Recorder, Region, Run, Select, Site, Source, Stage,
+    Status, Values,
 };
 use llama_trace_core::edit::{Edit, Edits, Given, Needed, Origin};
 use ndarray::ArrayD;
@@ -62,8 +62,7 @@ fn cases() -> Vec<(Model, Vec<Case>)> {
         models.entry(case.model.clone()).or_default().push(case);
     }
     assert_eq!(models.len(), 7);
-    let load =
-        |name: &str| Model::load(&checkpoint::open(&folder(name)).unwrap(), Cpu::default()).unwrap();
+    let load = |name: &str| Model::load(&checkpoint::open(&folder(name)).unwrap(), Cpu::default()).unwrap();
     models.into_iter().map(|(name, cases)| (load(&name), cases)).collect()
 }
 
@@ -406,9 +405,11 @@ fn cells_of_a_trace_give_the_logits_of_the_reference() {
     });
     for (number, case) in of_prompts.enumerate().step_by(2) {
         count += 1;
-        let (model, ids) = (folder(&case.model), |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>());
+        let (model, ids) =
+            (folder(&case.model), |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>());
         let model = model.to_str().unwrap();
-        let mut args = vec!["export".to_owned(), "--model".into(), model.into(), "--stage".into(), "logits".into()];
+        let mut args =
+            vec!["export".to_owned(), "--model".into(), model.into(), "--stage".into(), "logits".into()];
         args.extend(["--ids".into(), ids(&case.passes[0]).join(",")]);
         for (at, text) in case.edits.iter().enumerate() {
             let mut edit = text.clone();

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use llama_trace::model::Model;
 use llama_trace::record::{Keep, Trace};
 use llama_trace::replay::{DEFAULT_MEMORY, Recorded};
-use llama_trace::trace::{Answer, Frame, Query, Region, Run, Sampling, Site, Source};
+use llama_trace::trace::{Answer, Frame, Query, Region, Run, Site, Source};
 use llama_trace_core::edit::{Edit, Edits};
 use llama_trace_core::error::Result;
 
 use super::recorded::record_with;
-use super::{ask, assert_same, model, record};
+use super::{ask, assert_same, model, record, sampler};
 
 const PROMPT: [u32; 5] = [1, 5, 9, 3, 7];
 
 /// A trace that keeps as little as possible.
 fn trace_of(model: &Model, folder: &Path) -> Recorded {
     let path = folder.join("run.trace");
-    record_with(model, Sampling::default(), &PROMPT, Keep::Minimal, &path);
+    record_with(model, sampler().sampling(), &PROMPT, Keep::Minimal, &path);
     Recorded::new(Arc::new(Trace::open(&path).unwrap()), None, None, DEFAULT_MEMORY)
 }
 
@@ -40,14 +40,22 @@ fn an_edited_trace_has_the_bits_of_the_edited_run_up_to_the_next_product_with_we
     let attention = "keys values qk scores masked_scores softmax attn_heads";
     let cases: [(&str, &[&str], &str); 12] = [
         ("gqa", &["L1/xq[h=1,t=3] *= 2"], "xq xq_rope qk scores masked_scores softmax attn_heads"),
-        ("gqa", &["p0/L1/xk_rope[t=2] += 1"], "xk_rope cache_k keys qk scores masked_scores softmax attn_heads"),
+        (
+            "gqa",
+            &["p0/L1/xk_rope[t=2] += 1"],
+            "xk_rope cache_k keys qk scores masked_scores softmax attn_heads",
+        ),
         ("mistral", &["L0/cache_v[k=1] = 0"], "cache_v values attn_heads"),
         ("mistral", &["L1/keys[h=1] *= 2", "L1/values[h=1] = 0.5"], attention),
         ("gqa", &["L0/scores[h=0] = -3"], "scores masked_scores softmax attn_heads"),
         ("qwen2", &["p0/L1/masked_scores[h=0,t=1,k=3] = 1"], "masked_scores softmax attn_heads"),
         ("gqa", &["L2/softmax[h=2] = mean"], "softmax attn_heads"),
         ("mha_bias", &["p0/L0/mask off"], "masked_scores softmax attn_heads"),
-        ("tied_llama3", &["L1/rope off"], "xq_rope xk_rope cache_k keys qk scores masked_scores softmax attn_heads"),
+        (
+            "tied_llama3",
+            &["L1/rope off"],
+            "xq_rope xk_rope cache_k keys qk scores masked_scores softmax attn_heads",
+        ),
         ("qwen3", &["L0/ffn_gate[f=3] += 1"], "ffn_gate ffn_silu ffn_hidden"),
         ("qwen3", &["L1/attn_output[t=4] *= -1"], "attn_output attn_residual"),
         ("gqa", &["logits[v=3] += 9"], "logits probs nucleus sampled"),

@@ -76,5 +76,8 @@ fn an_edit_reaches_every_number_that_it_changes_and_hardly_any_other() {
             }
         }
     }
-    assert!(changed > 1000 && reached - changed < reached / 50, "{changed} of {reached} reached numbers change");
+    assert!(
+        changed > 1000 && reached - changed < reached / 50,
+        "{changed} of {reached} reached numbers change"
+    );
 }

@@ -51,9 +51,8 @@ pub(in crate::cli) fn given_of_trace(
             Origin::Prompt(_) => Err(no_model("a value of another prompt")),
             Origin::Trace(file) => {
                 let sequences: BTreeSet<usize> = sites.keys().map(|site| site.sequence).collect();
-                let read = |sequence| {
-                    of_trace(&mut *trace(file, sequence)?, None, &of_sequence(sites, sequence))
-                };
+                let read =
+                    |sequence| of_trace(&mut *trace(file, sequence)?, None, &of_sequence(sites, sequence));
                 let frames: Result<Vec<_>> = sequences.into_iter().map(read).collect();
                 frames.map(|frames| frames.into_iter().flatten().collect())
             }
@@ -165,12 +164,7 @@ fn encode(model: &Model, reading: &Reading<'_>, text: &str) -> Result<Vec<u32>> 
 }
 
 /// The values of `sites` in another run.
-fn read(
-    model: &Model,
-    reading: &Reading<'_>,
-    origin: &Origin,
-    sites: &Wanted,
-) -> Result<Vec<(Site, Frame)>> {
+fn read(model: &Model, reading: &Reading<'_>, origin: &Origin, sites: &Wanted) -> Result<Vec<(Site, Frame)>> {
     let mut frames = Vec::new();
     let sequences: BTreeSet<usize> = sites.keys().map(|site| site.sequence).collect();
     for sequence in sequences {
@@ -188,9 +182,7 @@ fn read(
                 };
                 of_run(model, &prompt.ids, reading.chunk, sampler, &sites)?
             }
-            Origin::Prompt(text) => {
-                of_run(model, &encode(model, reading, text)?, None, greedy()?, &sites)?
-            }
+            Origin::Prompt(text) => of_run(model, &encode(model, reading, text)?, None, greedy()?, &sites)?,
             Origin::Trace(file) => of_trace(&mut *(reading.trace)(file, sequence)?, None, &sites)?,
         });
     }
@@ -239,11 +231,7 @@ fn of_run(
 }
 
 /// Reads the values of `sites` from a sequence of a trace. In the trace it has number `sequence`, or that of the sites.
-fn of_trace(
-    source: &mut dyn Source,
-    sequence: Option<usize>,
-    sites: &Wanted,
-) -> Result<Vec<(Site, Frame)>> {
+fn of_trace(source: &mut dyn Source, sequence: Option<usize>, sites: &Wanted) -> Result<Vec<(Site, Frame)>> {
     let sizes = source.outline().card.sizes();
     let ran: Vec<PassDims> = source.outline().passes.iter().map(|pass| pass.dims).collect();
     let mut frames = Vec::new();

@@ -62,7 +62,8 @@ impl Reach {
         let Some(&dims) = self.passes.get(site.pass) else { return false };
         let reached = self.reached.get(&(site.pass, site.layer, site.stage));
         reached.is_some_and(|region| region.contains(index))
-            && (!matches!(site.stage, Stage::MaskedScores | Stage::Softmax) || self.is_open(site, dims, index))
+            && (!matches!(site.stage, Stage::MaskedScores | Stage::Softmax)
+                || self.is_open(site, dims, index))
     }
 
     /// Whether a number of `site` is computed from a cell of the edit, or is one.
@@ -318,7 +319,9 @@ impl Walk<'_> {
                     (Operand::Input, _) if whole => {
                         let input = match stage {
                             Stage::FfnResidual => Input::LayerInput,
-                            _ => stage.inputs(&reach.sizes, dims).first().copied().unwrap_or(Input::LayerInput),
+                            _ => {
+                                stage.inputs(&reach.sizes, dims).first().copied().unwrap_or(Input::LayerInput)
+                            }
                         };
                         region = before.get(input).cloned().unwrap_or_default();
                     }

@@ -133,7 +133,10 @@ mod tests {
         region.add(Cells(vec![some(&[3]), some(&[5])]));
         region.add(Cells(vec![some(&[]), Set::All]));
         let has = |region: &Region| {
-            (0..6).flat_map(|a| (0..6).map(move |b| [a, b])).filter(|at| region.contains(at)).collect::<Vec<_>>()
+            (0..6)
+                .flat_map(|a| (0..6).map(move |b| [a, b]))
+                .filter(|at| region.contains(at))
+                .collect::<Vec<_>>()
         };
         assert_eq!(has(&region), [[1, 0], [1, 2], [3, 0], [3, 2], [3, 5]]);
         region.add(Cells(vec![some(&[3]), Set::All]));
@@ -145,7 +148,10 @@ mod tests {
     #[test]
     fn a_set_meets_a_range_that_has_one_of_its_indices() {
         let set = Set::Some(vec![2, 5]);
-        assert_eq!([0..2, 2..3, 3..5, 4..9, 6..9].map(|range| set.meets(&range)), [false, true, false, true, false]);
+        assert_eq!(
+            [0..2, 2..3, 3..5, 4..9, 6..9].map(|range| set.meets(&range)),
+            [false, true, false, true, false]
+        );
         assert!(Set::All.meets(&(0..1)) && !Set::All.meets(&(1..1)));
         assert_eq!(set.and(&Set::Some(vec![5, 7])), Set::Some(vec![5]));
     }

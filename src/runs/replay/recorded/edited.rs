@@ -7,18 +7,16 @@ use std::sync::Arc;
 use ndarray::{ArrayD, IxDyn};
 
 use super::{NEEDS_MODEL, Reader};
-use crate::replay::derive::values as values_of;
 use crate::record::read::Pass;
 use crate::record::{Branch, Kept};
+use crate::replay::derive::values as values_of;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::edit::{Edit, Edits, Kept as Inputs, Reach};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops::rope::rope;
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::stage::Input;
-use llama_trace_core::trace::{
-    Frame, FrameData, ModelCard, PassDims, Run, Site, Sizes, Stage, Stats,
-};
+use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Run, Site, Sizes, Stage, Stats};
 use llama_trace_engine::backend::edited::{Attention, attention};
 use llama_trace_engine::backend::{AttentionPart, AttentionShape, Span};
 
