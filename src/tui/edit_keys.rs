@@ -29,7 +29,7 @@ pub(super) fn open(app: &mut App) {
 pub(super) fn open_token(app: &mut App) {
     let position = app.current_position();
     let label = app.position(position).map_or_else(String::new, |token| text::visible(&token.text));
-    let can_start = app.starts_runs.then_some(()).ok_or("a run with other tokens");
+    let can_start = app.starts_runs.then_some(()).ok_or("another prompt");
     open_line(app, format!("token {position} = {label}"), can_start);
 }
 

@@ -134,6 +134,7 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
         open_run(app, runs, outline.run, &at);
         return say(app, format!("{} is that run; /{before}: goes back", outline.run));
     }
+    let of_branch = app.outline().fork.is_some();
     let (of_tokens, place) = (matches!(&new, NewRun::Edited(Edited { insert: Some(_), .. })), app.place());
     let at = Address { run: None, sequence: None, ..Address::of(place.site(), place.step, &app.index()) };
     let passes = match &new {
@@ -153,6 +154,10 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
                 edits if app.outline().recorded => {
                     let what = format!("is the trace {edits}, up to the next product with weights");
                     return say(app, printable(&format!("{run} {what}; /{before}: goes back")).to_string());
+                }
+                edits if of_branch => {
+                    printable(&format!("runs the prompt of {before} {edits}, and draws every token again"))
+                        .to_string()
                 }
                 edits => printable(format!("runs this prompt {edits}").trim_end()).to_string(),
             };

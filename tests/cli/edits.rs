@@ -222,3 +222,37 @@ fn check_proves_the_edits() {
         );
     }
 }
+
+#[test]
+fn the_run_from_which_an_edit_reads_has_the_same_passes_and_random_numbers() {
+    let sampled = ["--temperature", "1", "--seed", "5"];
+    let plain = ok(&run(&sampled));
+    let same = ["--edit", "L1/xq = xq", "--edit", "p6/logits = p6/logits"];
+    let output = run(&[&sampled[..], &same].concat());
+    assert_eq!(ok(&output), plain);
+    assert_eq!(stderr(&output).matches("changed nothing").count(), 2, "{}", stderr(&output));
+    // The prompt has ten tokens: passes over 4, 4 and 2 of them, and a decode pass.
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let chunks = ["export", "--prompt", PROMPT, "-n", "2", "--chunk", "4", "--stage", "logits", "--out"];
+    let edits = ["--edit", "p3/L0/ffn_up = ffn_up", "--edit", "p1/L2/xv[t=3] = p1/L2/xv"];
+    let output = llama_trace([&chunks[..], &[&path("same")], &edits].concat());
+    ok(&output);
+    assert_eq!(stderr(&output).matches("changed nothing").count(), 2, "{}", stderr(&output));
+    // The distance is that of the logits in these passes: only the last one is edited.
+    let output = llama_trace([&chunks[..], &[&path("last"), "--edit", "p2/final_norm = 0"]].concat());
+    ok(&output);
+    assert!(stderr(&output).contains("by 100.000 % (relative L2)"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_pass_that_a_trace_does_not_have_is_left_out_or_refused_if_the_edit_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("other.trace");
+    let trace = trace.to_str().unwrap();
+    ok(&llama_trace(["record", "--prompt", "Once upon a time, there was a dog", "-n", "2", "--out", trace]));
+    let (_, told) = edited(&[&format!("L0/xq = {trace}:xq")]);
+    // Ten tokens of the prompt, one token of the second pass, 128 values each.
+    assert!(told.contains(" of 1408 cells changed") || told.contains("1408 cells changed"), "{told}");
+    refused(&["--edit", &format!("L0/xq = {trace}:p2/xq")], 2, &["the other run has no p2/L0/xq"]);
+}

@@ -519,3 +519,18 @@ fn an_error_about_a_branch_names_its_sequence() {
     assert!(other.contains("there is no r1 of s0") && other.contains("found: r1 of s1\n"), "{other}");
     assert!(said("s2/p0/L0/xq[t=0,h=0,c=0]").contains("found: s0 to s1"));
 }
+
+#[test]
+fn a_branch_of_a_trace_has_its_probabilities() {
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, model) = (folder.path().join("run.trace"), fixture("golden/gqa"));
+    let (trace, model) = (trace.to_str().unwrap(), model.to_str().unwrap());
+    let ids =
+        ["record", "--model", model, "--ids", "1,5,9,3,7", "-n", "2", "--branch", "p0=9", "--out", trace];
+    ok(&llama_trace(ids));
+    let out = folder.path().join("screen.txt");
+    let out = out.to_str().unwrap();
+    ok(&llama_trace(["snapshot", "--trace", trace, "--at", "r1:p1/probs", "--size", "100x24", "--out", out]));
+    let screen = fs::read_to_string(out).unwrap();
+    assert!(screen.contains("branch r1") && !screen.contains("is not there"), "{screen}");
+}

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use llama_trace::model::Model;
 use llama_trace::record::{Keep, Trace};
 use llama_trace::replay::{DEFAULT_MEMORY, Recorded};
-use llama_trace::trace::{Answer, Frame, Query, Region, Run, Sampling, Site, Source};
+use llama_trace::trace::{Answer, Frame, Query, Region, Run, Site, Source};
 use llama_trace_core::edit::{Edit, Edits};
 use llama_trace_core::error::Result;
 
 use super::recorded::record_with;
-use super::{ask, assert_same, model, record};
+use super::{ask, assert_same, model, record, sampler};
 
 const PROMPT: [u32; 5] = [1, 5, 9, 3, 7];
 
 /// A trace that keeps as little as possible.
 fn trace_of(model: &Model, folder: &Path) -> Recorded {
     let path = folder.join("run.trace");
-    record_with(model, Sampling::default(), &PROMPT, Keep::Minimal, &path);
+    record_with(model, sampler().sampling(), &PROMPT, Keep::Minimal, &path);
     Recorded::new(Arc::new(Trace::open(&path).unwrap()), None, None, DEFAULT_MEMORY)
 }
 

@@ -58,7 +58,7 @@ fn a_trace_without_its_model_is_edited_up_to_the_next_weights() {
         let mut viewer = Terminal::start(size, command(&["open", &trace, "--at", "p0/L1/scores"]));
         viewer.shows(&["p0/L1/scores["]);
         viewer.send("w");
-        viewer.shows(&["llama-trace open run.trace --model DIR"]);
+        viewer.shows(&["another prompt needs the model"]);
         viewer.send("E");
         viewer.shows(&["edit p0/L1/scores["]);
         viewer.send("9\r");

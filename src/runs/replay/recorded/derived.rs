@@ -11,7 +11,9 @@ use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
 use llama_trace_core::trace::stage::Section;
-use llama_trace_core::trace::{Block, Frame, FrameData, ModelCard, PassDims, Region, Site, Stage, Stats};
+use llama_trace_core::trace::{
+    Block, Frame, FrameData, ModelCard, PassDims, Region, Run, Site, Stage, Stats,
+};
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -179,11 +181,13 @@ impl Reader {
         let last = dims.tokens - 1..dims.tokens;
         let logits = self.rows(site.other(Stage::Logits), last.clone())?;
         let shape = sizes.shape(site.stage.axes(), dims);
-        let mut cutting = Cutting::new(site, Region::whole(&shape), &sizes, dims);
+        // The sampler does not know the run.
+        let of_run = Site { run: Run::ITSELF, ..site };
+        let mut cutting = Cutting::new(of_run, Region::whole(&shape), &sizes, dims);
         let Some(mut sampler) = self.sampler.clone() else { return Err(self.not_here(site)) };
         let text = self.text(site.pass);
         sampler.sample(logits.floats(last), &text, (site.sequence, site.pass), &mut cutting);
         let block = cutting.into_block().ok_or_else(|| self.not_here(site))?;
-        Ok(Arc::unwrap_or_clone(block.frame))
+        Ok(Frame { site, ..Arc::unwrap_or_clone(block.frame) })
     }
 }
