@@ -73,7 +73,7 @@ async function drop(browser, ...files) {
 const open = async (browser, link = "") => {
   await browser.go("about:blank");
   await browser.go(`${address}${link}`);
-  await browser.shows("llama-trace", 60000);
+  await browser.shows(/step \d+ of|expected|fetching/, 60000);
 };
 
 const tests = {
@@ -205,7 +205,7 @@ const tests = {
       await browser.keys(...Array.from({ length: 20 }, () => all[Math.floor(random() * all.length)]));
     }
     await browser.keys(KEY.escape, KEY.escape, KEY.escape, KEY.escape);
-    await browser.shows(/llama-trace/);
+    await browser.shows(/step \d+ of/);
   },
 
   async "every view is equal to the program's, at two sizes"(browser, kernel) {
