@@ -24,6 +24,8 @@ mod export;
 mod folder;
 #[path = "cli/info.rs"]
 mod info;
+#[path = "cli/kata.rs"]
+mod kata;
 #[path = "cli/kernels.rs"]
 mod kernels;
 #[path = "cli/log.rs"]

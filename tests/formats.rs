@@ -1,17 +1,23 @@
-//! One model in every supported format (`fixtures/formats`) gives the same logits.
+//! Model files and tokenizers. One model in every supported format (`fixtures/formats`) gives the same logits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 #[path = "formats/configuration.rs"]
 mod configuration;
+#[path = "formats/gguf.rs"]
+mod gguf;
 #[path = "formats/gguf_keys.rs"]
 mod gguf_keys;
 #[path = "formats/layouts.rs"]
 mod layouts;
+#[path = "formats/meta.rs"]
+mod meta;
 #[path = "formats/params_fields.rs"]
 mod params_fields;
 #[path = "formats/published.rs"]
 mod published;
+#[path = "formats/tokenize.rs"]
+mod tokenize;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -3,9 +3,13 @@
 //! detect.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "golden/bf16.rs"]
+mod bf16;
 mod common;
 #[path = "golden/edits.rs"]
 mod edits;
+#[path = "golden/q8.rs"]
+mod q8;
 #[path = "golden/reference.rs"]
 mod reference;
 
@@ -13,7 +17,7 @@ use std::collections::BTreeMap;
 
 use common::fixture;
 use common::models::{self, Tensors, tensors};
-use llama_trace::backend::cpu::Cpu;
+use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint::{self, Checkpoint};
 use llama_trace::config::{Pairing, Precision, RopeScaling};
 use llama_trace::generate::{Sampler, Sampling, Session};
@@ -29,8 +33,10 @@ fn record(checkpoint: &Checkpoint, prompt: &[u32]) -> BTreeMap<String, Tensor> {
 #[test]
 fn every_stage_of_every_model_agrees_with_the_reference() {
     for model in MODELS {
-        let ours = record(&open(model), &ids(model, "prompt_ids"));
-        assert_eq!(difference(&ours, &reference(model)), None, "{model}");
+        for kernel in [Kernel::default(), Kernel::wasm()] {
+            let ours = record_on(Cpu::with_kernel(kernel), &open(model), &ids(model, "prompt_ids"));
+            assert_eq!(difference(&ours, &reference(model)), None, "{model}, {}", kernel.name());
+        }
     }
 }
 

@@ -385,6 +385,22 @@ fn two_processes_download_each_file_once() {
 }
 
 #[test]
+fn a_file_that_another_process_has_put_into_the_snapshot_is_not_downloaded_again() {
+    let hub = Hub::new(tiny());
+    let (snapshot, weights) = (hub.cached().join("snapshots").join(COMMIT), hub.files[WEIGHTS].clone());
+    // Writes the file as a process without symbolic links does, after this process found that it is missing.
+    hub.twist(move |at, request, answer| {
+        if at == At::Hub && request.method == "HEAD" && request.path.ends_with(WEIGHTS) {
+            fs::create_dir_all(&snapshot).unwrap();
+            fs::write(snapshot.join(WEIGHTS), &weights).unwrap();
+        }
+        answer
+    });
+    assert_eq!(ok(&hub.run(&RUN)), expected());
+    assert!(hub.store.asked().is_empty());
+}
+
+#[test]
 fn the_error_of_a_refusal_has_reason_and_advice() {
     let gated = || {
         let answer = Answer::status(403).with("X-Error-Code", "GatedRepo");

@@ -126,7 +126,7 @@ pub(super) fn needs(checkpoint: &Checkpoint, precision: Precision, context: Opti
 /// The kernel that the options name.
 fn kernel(args: &CpuArgs) -> Result<Kernel> {
     let Some(name) = &args.cpu_kernel else { return Ok(Kernel::default()) };
-    let available = Kernel::available();
+    let available = Kernel::selectable();
     let names: Vec<_> = available.iter().map(|kernel| kernel.name()).collect();
     let kernel = available.iter().find(|kernel| kernel.name() == name).ok_or_else(|| {
         Error::usage("this processor has no such kernel")

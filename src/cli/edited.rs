@@ -23,6 +23,8 @@ pub(super) fn edit(mut run: Run, args: &RunArgs, draws: usize, most: usize) -> R
             files: &DiskFiles::new(&args.model, &args.cpu),
             tokenizer: run.tokenizer.as_ref(),
             prompts: &run.prompts,
+            sampler: Some(&run.sampler),
+            chunk: run.chunk,
             passes: &passes,
             most: most.max(1),
         };
@@ -40,6 +42,8 @@ pub(super) fn open(args: &ModelArgs, cpu: &CpuArgs, room: Room) -> Result<Opened
             files: &DiskFiles::new(args, cpu),
             tokenizer: opened.tokenizer.as_ref(),
             prompts: &[],
+            sampler: None,
+            chunk: None,
             passes: &[],
             most: 1,
         };

@@ -1,4 +1,4 @@
-//! `--edit`, `--edits` and `--without`: reads the edits and everything that they read, and reports what they changed.
+//! `--edit`, `--edits` and `--without`: reads the edits, and reports what they changed.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use ndarray::ArrayD;
 use super::prompt::{self, Prompt};
 use super::traced::Traced;
 use super::{CpuArgs, ModelArgs, tell};
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::edit::{Changed, Edit, Edits};
 use llama_trace_core::error::{Error, Result, shortened};
 use llama_trace_core::trace::{ModelCard, NoProbe, Run, Source};
@@ -82,6 +82,7 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precis
         edits: Vec::new(),
         config: checkpoint.config.clone(),
         precision,
+        arithmetic: Arithmetic::Fused,
         backend: "cpu".into(),
     };
     Edits::new(list).check(&card, &[])
@@ -130,11 +131,12 @@ impl Files for DiskFiles {
 }
 
 /// Prints a line for each edit of `model`: how many cells it changed, and one of them before and after. A last line says
-/// how far the edits moved the logits after `prompt`.
+/// how far the edits moved the logits after `prompt`, which is read in passes over at most `chunk` tokens.
 pub(super) fn report(
     model: &Model,
     tokenizer: Option<&dyn Tokenizer>,
     prompt: Option<&Prompt>,
+    chunk: Option<usize>,
 ) -> Result<()> {
     if model.edits.is_empty() {
         return Ok(());
@@ -158,9 +160,10 @@ pub(super) fn report(
         }
     }
     let Some(prompt) = prompt else { return Ok(()) };
-    let [plain, edited] =
-        [model.with_edits(Edits::default()), model.clone()].map(|model| last_logits(&model, &prompt.ids));
-    let (plain, edited) = (plain?, edited?);
+    let chunk = chunk.unwrap_or(prompt.ids.len()).max(1);
+    let [plain, edited] = [model.with_edits(Edits::default()), model.clone()];
+    let (plain, edited) =
+        (last_logits(&plain, &prompt.ids, chunk)?, last_logits(&edited, &prompt.ids, chunk)?);
     let square =
         |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let moved = square(&mut plain.iter().zip(&edited).map(|(a, b)| f64::from(*a) - f64::from(*b)));
@@ -183,10 +186,12 @@ pub(super) fn report(
     Ok(())
 }
 
-/// The logits after a prompt.
-fn last_logits(model: &Model, ids: &[u32]) -> Result<Vec<f32>> {
+/// The logits after a prompt, which is read in passes over at most `chunk` tokens.
+fn last_logits(model: &Model, ids: &[u32], chunk: usize) -> Result<Vec<f32>> {
     let mut session = Session::with_capacity(model, Sampler::new(Sampling::GREEDY)?, ids.len())?;
-    session.read(ids, &mut NoProbe)?;
+    for ids in ids.chunks(chunk) {
+        session.read(ids, &mut NoProbe)?;
+    }
     let mut logits = Vec::new();
     pass::last_logits(model, &session.work, 0, |row| {
         logits.extend_from_slice(row);

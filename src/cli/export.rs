@@ -34,7 +34,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
 fn export(args: &ExportArgs) -> Result<()> {
     let target = Target::check(&args.out, args.force, Manifest::file_names)?;
     let wanted = args.run.tokens.unwrap_or(1);
-    let run = edited::edit(Run::open(&args.run)?.in_chunks(args.chunk)?, &args.run, wanted, wanted)?;
+    let run = Run::open(&args.run)?.in_chunks(args.chunk)?;
+    let most = run.most_passes(wanted);
+    let run = edited::edit(run, &args.run, wanted, most)?;
     if wanted == 0 {
         return Err(Error::usage("there is nothing to export")
             .expected("-n 1 or more: the pass over the prompt samples the first token")

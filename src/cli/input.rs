@@ -64,7 +64,7 @@ impl Run {
 
     /// Reports what the edits changed.
     pub(super) fn say_edits(&self) -> Result<()> {
-        edits::report(&self.model, self.tokenizer.as_deref(), self.prompts.first())
+        edits::report(&self.model, self.tokenizer.as_deref(), self.prompts.first(), self.chunk)
     }
 
     /// The same run, with passes over at most `chunk` tokens of a prompt.
@@ -302,7 +302,7 @@ fn listed(sequences: &[usize]) -> String {
     names.join(", ")
 }
 
-/// Reports in one line what the program recognised in the named model.
+/// Reports in one line what the program recognised in the named model, and in another line a kernel with other bits.
 pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model) {
     if args.model.is_some() {
         let ModelConfig { layers, dim, heads, vocab, .. } = checkpoint.config;
@@ -314,6 +314,11 @@ pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model
             plural(heads),
             model.backend.precision().name()
         ));
+    }
+    if !model.backend.arithmetic().is_fused() {
+        tell(
+            "kernel wasm: it rounds each product, so values differ from those of other kernels in the last bits",
+        );
     }
 }
 

@@ -66,15 +66,16 @@ fn list() -> Result<()> {
         format!("{inputs} → {}", kata.output)
     };
     let width = KATAS.iter().map(|kata| kata.name.len()).max().unwrap_or(0);
-    let wide = KATAS.iter().map(|kata| shapes(kata).chars().count()).max().unwrap_or(0);
+    let unused: Vec<&str> = KATAS.iter().filter(|kata| !whole::is_used(kata)).map(|kata| kata.name).collect();
     let mut print = || {
         writeln!(out, "Stages to write yourself, in the order of the pass:\n")?;
         for kata in KATAS {
-            let shapes = shapes(kata);
-            let pad = " ".repeat(wide - shapes.chars().count());
-            writeln!(out, "  {:<width$}  {shapes}{pad}  {}", kata.name, kata.about)?;
+            writeln!(out, "  {:<width$}  {}", kata.name, kata.about)?;
+            writeln!(out, "  {:<width$}    {}", "", shapes(kata))?;
         }
-        writeln!(out, "\nllama-trace kata rms_norm > rms_norm.py")?;
+        writeln!(out, "\n`kata all` chains your stages into a whole pass. {}", whole::UNUSED)?;
+        writeln!(out, "It does not use {}.\n", unused.join(", "))?;
+        writeln!(out, "llama-trace kata rms_norm > rms_norm.py")?;
         writeln!(out, "llama-trace kata rms_norm --run 'python3 rms_norm.py'")?;
         writeln!(out, "llama-trace kata all --dir DIR")
     };
@@ -184,13 +185,6 @@ fn refuse(kata: &Kata, cases: &[Case], wrong: &Wrong, seed: u64) -> Result<()> {
     };
     let printed: std::io::Result<()> = print();
     output::end(printed.map_err(output::Failure::from))?;
-    let next = match wrong.mistakes.first() {
-        Some(named) => format!("{}; {again}", named.sentence()),
-        None => format!("compare the first wrong value with the formula; {again}"),
-    };
-    Err(Error::failed(what)
-        .at(&cell.address)
-        .expected(number(cell.right))
-        .found(number(cell.found))
-        .next(next))
+    // The verdict is above. The error repeats only the place.
+    Err(Error::failed(format!("{} is not right yet", kata.name)).at(&cell.address).next(again))
 }

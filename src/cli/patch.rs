@@ -88,7 +88,7 @@ fn measured(args: &PatchArgs) -> Result<Report> {
     let tokens = prompts.each_ref().map(|prompt| prompt.ids.iter().map(|&id| label(id)).collect::<Vec<_>>());
     check_lengths(&tokens)?;
     let model = with_edits(args, &model, tokenizer.as_ref(), &prompts)?;
-    edits::report(&model, tokenizer.as_deref(), prompts.first())?;
+    edits::report(&model, tokenizer.as_deref(), prompts.first(), None)?;
 
     let stages: Vec<Stage> = args.parts.iter().map(|part| part.stage()).collect();
     let [clean, corrupted] = &prompts;
@@ -152,7 +152,7 @@ fn with_edits(
     let passes: Vec<_> = prompts.iter().enumerate().map(dims).collect();
     let (args, cpu) = (&args.model, &args.cpu);
     let files = &DiskFiles::new(args, cpu);
-    let reading = Reading { files, tokenizer, prompts, passes: &passes, most: 1 };
+    let reading = Reading { files, tokenizer, prompts, sampler: None, chunk: None, passes: &passes, most: 1 };
     with(model, edits::list(args)?, &reading)
 }
 

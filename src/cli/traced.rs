@@ -16,6 +16,7 @@ use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::select::{Extent, numbers};
 use llama_trace_core::trace::{ModelCard, Outline, PassOutline, Run, Select, Site, Sizes, Source};
+use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::capture::RecordedFolder;
@@ -32,7 +33,9 @@ pub(super) struct Traced {
     pub(super) kept: Arc<dyn Kept>,
     pub(super) recorded: Recorded,
     /// What other runs need, if there is a model.
-    pub(super) opened: Option<(Opened, ModelArgs, CpuArgs)>,
+    pub(super) opened: Option<Opened>,
+    /// The options with which it was opened.
+    pub(super) args: (ModelArgs, CpuArgs),
     pub(super) memory: usize,
 }
 
@@ -85,8 +88,7 @@ impl Traced {
             None => (None, of_model()),
         };
         let recorded = Recorded::new(Arc::clone(&kept), model, tokenizer, memory);
-        let opened = opened.map(|opened| (opened, args.clone(), cpu.clone()));
-        Ok(Self { kept, recorded, opened, memory })
+        Ok(Self { kept, recorded, opened, args: (args.clone(), cpu.clone()), memory })
     }
 
     /// A sequence of one of the trace's runs.
@@ -204,10 +206,17 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
         .collect();
     let passes = |sequence| kept.passes(Run::ITSELF, sequence).iter().map(move |pass| (sequence, pass.dims));
     let passes: Vec<_> = (0..kept.sequences()).flat_map(passes).collect();
+    // Opening the trace reports settings that are not valid.
+    let sampler = kept.sampling().and_then(|drawing| {
+        let sampler = Sampler::new(drawing.sampling).ok()?;
+        Some(sampler.with_stream(drawing.stream))
+    });
     let reading = Reading {
         files: &DiskFiles::new(&args, &cpu),
         tokenizer: opened.tokenizer.as_ref(),
         prompts: &prompts,
+        sampler: sampler.as_ref(),
+        chunk: None,
         passes: &passes,
         most: passes.len().max(1),
     };

@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::edits::DiskFiles;
 use super::further;
 use super::traced::{Opened, Traced};
-use llama_trace_core::error::Result;
-use llama_trace_core::trace::{Address, Run};
-use llama_trace_runs::begin::Starter;
+use llama_trace_core::edit::Edits;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{Address, Run, Source};
+use llama_trace_runs::begin::{Starter, edits};
 use llama_trace_runs::replay::Sequences;
-use llama_trace_tui as tui;
+use llama_trace_tui::{self as tui, NewRun};
 
 impl Traced {
     /// The sequences for the tracer, and the place where it opens. Loads the sequence that `at` names.
@@ -36,20 +38,45 @@ impl Traced {
         let passes = source.outline().passes.len();
         let open = tui::OpenAt { at: at.cloned(), passes, ..tui::OpenAt::default() };
         let starter = self.starter()?;
-        let opener = move |sequence| self.recorded.open(Run::ITSELF, sequence);
-        let mut runs = tui::Runs::of_sequences(source, Box::new(opener));
-        if let Some(mut starter) = starter {
-            runs = runs.with_starter(Box::new(move |run, new| further::begin(&mut starter, run, new)));
-        }
+        let traced = Rc::new(self);
+        let opener = {
+            let traced = Rc::clone(&traced);
+            move |sequence| traced.recorded.open(Run::ITSELF, sequence)
+        };
+        let runs = tui::Runs::of_sequences(source, Box::new(opener));
+        let mut runs = match starter {
+            Some(mut starter) => {
+                runs.with_starter(Box::new(move |run, new| further::begin(&mut starter, run, new)))
+            }
+            None => runs.with_editor(Box::new(move |run, new| traced.edited(run, new))),
+        };
         sources.into_iter().for_each(|source| runs.add(source));
         Ok((runs, open))
     }
 
+    /// A run of the trace with edits, without the model.
+    fn edited(&self, run: Run, new: NewRun) -> Result<Vec<Box<dyn Source>>> {
+        let needs_model = |what: &str| {
+            Error::usage(format!("{what} needs the model: a trace has no weights"))
+                .next("open the trace with --model and the model that it was recorded from")
+        };
+        let NewRun::Edited(new) = new else { return Err(needs_model("another prompt")) };
+        let first = self.kept.passes(Run::ITSELF, new.sequence).first();
+        if new.insert.is_some() || first.is_none_or(|pass| pass.tokens != new.ids) {
+            return Err(needs_model("a run with other tokens"));
+        }
+        let edits = Edits::new(edits::parsed(&new.edits)?);
+        let (model_args, cpu_args) = &self.args;
+        let files = DiskFiles::new(model_args, cpu_args);
+        let mut plain = self.source(Run::ITSELF, new.sequence)?;
+        let given = edits::given_of_trace(&edits, (&mut *plain, new.sequence), &files)?;
+        Ok(vec![self.recorded.edited(run, new.sequence, edits.with(given))?])
+    }
+
     /// The starter of other runs with the model; `None` without a model.
     fn starter(&self) -> Result<Option<Starter>> {
-        let Some((Opened { model, tokenizer, eos }, model_args, cpu_args)) = &self.opened else {
-            return Ok(None);
-        };
+        let Some(Opened { model, tokenizer, eos }) = &self.opened else { return Ok(None) };
+        let (model_args, cpu_args) = &self.args;
         let samplers = (0..self.sequences())
             .map(|sequence| self.recorded.sampler(sequence))
             .collect::<Result<Vec<_>>>()?;

@@ -84,7 +84,28 @@ impl ModelConfig {
 /// kernel. A trace stores the version that computed its values.
 pub const ARITHMETIC: u32 = 1;
 
-/// The arithmetic that a model runs in.
+/// The way in which a run computes x · y + z, and sines, cosines and powers. Runs with the same arithmetic have the same
+/// order of sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arithmetic {
+    /// Fused multiply-adds: only the sum is rounded. The system computes sines, cosines and powers; their last bit
+    /// depends on the platform.
+    #[default]
+    Fused,
+    /// The product is rounded, and then the sum. The program computes sines, cosines and powers; all bits are the same on
+    /// every platform.
+    Separate,
+}
+
+impl Arithmetic {
+    /// Whether this is the default, which files omit.
+    pub fn is_fused(&self) -> bool {
+        *self == Self::Fused
+    }
+}
+
+/// The number types that a model runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::queue::{Change, Fusable, Queue};
+use super::fusable::Fusable;
+use super::queue::Queue;
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
-use llama_trace_kernels::driver::{Address, Arguments, Function, Launch};
+use llama_trace_kernels::driver::{Arguments, Function, Launch};
 use llama_trace_kernels::sources::Module;
 
 /// A kernel: its file, its name there, and the number type of the weights that it reads.
@@ -41,10 +42,10 @@ impl Kernels {
         shared: usize,
         arguments: Arguments,
     ) -> Result<()> {
-        self.launch_fusable(kernel, grid, block, shared, arguments, None)
+        self.launch_fusable(kernel, grid, block, shared, arguments, Fusable::No)
     }
 
-    /// [`Self::launch`] for a kernel that a later operation may replace: see [`Queue::withdraw`].
+    /// [`Self::launch`] for a kernel that a later operation may replace, or that it may give more work.
     pub(super) fn launch_fusable(
         &self,
         kernel: Kernel,
@@ -52,7 +53,7 @@ impl Kernels {
         block: u32,
         shared: usize,
         arguments: Arguments,
-        fusable: Option<Fusable>,
+        fusable: Fusable,
     ) -> Result<()> {
         if x == 0 || y == 0 {
             return Ok(());
@@ -70,7 +71,7 @@ impl Kernels {
         arguments: Arguments,
     ) -> Result<()> {
         let launch = self.made(kernel, grid, block, shared, arguments)?;
-        self.queue.launch(Launch { late: true, ..launch }, None)
+        self.queue.launch(Launch { late: true, ..launch }, Fusable::No)
     }
 
     /// [`Self::launch`] for recording, which differs from pass to pass.
@@ -83,7 +84,7 @@ impl Kernels {
         arguments: Arguments,
     ) -> Result<()> {
         let launch = self.made(kernel, grid, block, shared, arguments)?;
-        self.queue.launch(Launch { apart: true, ..launch }, None)
+        self.queue.launch(Launch { apart: true, ..launch }, Fusable::No)
     }
 
     /// [`Self::launch`] for one span of a batch. The first `words` words of the arguments describe the span
@@ -98,31 +99,6 @@ impl Kernels {
         arguments: Arguments,
     ) -> Result<()> {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
-    }
-
-    /// Goes through the queue from the last launch to the first, until `change` has changed a launch or forbids to go
-    /// on. `change` gets a launch and its kernel. It says whether it changed this launch, and if not, whether an
-    /// earlier launch may be changed.
-    pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        self.queue.change_recent(|launch| {
-            // There are only a few dozen kernels, so a linear search is fast enough.
-            let kernel = found.iter().find(|(_, function)| **function == launch.function);
-            kernel.map_or(Change::Cannot, |(kernel, _)| change(*kernel, launch))
-        })
-    }
-
-    /// Changes the last launch, if it is of `kernel` and still in the queue. Returns whether `change` has changed it.
-    pub(super) fn change(&self, kernel: Kernel, change: impl FnOnce(&mut Launch) -> bool) -> Result<bool> {
-        let function = self.function(kernel)?;
-        Ok(self.queue.change(|last| last.function == function && change(last)))
-    }
-
-    /// Makes the last launch write its result to `to` in bfloat16 and nowhere else. Possible if the launch is still in
-    /// the queue and writes exactly the values `result`. Returns whether the launch was changed. See
-    /// [`Arguments::narrow`].
-    pub(super) fn narrow(&self, result: (Address, usize), to: Address) -> bool {
-        self.queue.change(|last| last.arguments.narrow(result, to))
     }
 
     fn made(

@@ -17,6 +17,7 @@
 mod attention;
 mod blas;
 mod disabled_features;
+mod fusable;
 mod kernels;
 mod limits;
 mod listing;
@@ -96,7 +97,7 @@ struct Scratch {
     /// Weights unpacked for products with many rows, and their scales ([`product`]).
     weights: [Growing; 2],
     /// Weights widened to bfloat16.
-    widened: [Growing; product::MOST_PRODUCTS],
+    widened: [Growing; fusable::MOST_PRODUCTS],
     draw: Option<Place>,
 }
 

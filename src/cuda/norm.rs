@@ -4,28 +4,23 @@
 //! the queue ([`Fusable::Norm`]), and every block of the product computes the norm itself. The bits are the same, and
 //! the latency is lower than if all blocks wait for the one block that computes the norm.
 
-use std::ops::Range;
-
 use super::Cuda;
+use super::fusable::{Fusable, Norm};
 use super::kernels::Kernel;
-use super::queue::{Change, Fusable, Norm};
 use llama_trace_core::error::Result;
-use llama_trace_kernels::driver::{Address, Arguments};
+use llama_trace_kernels::driver::{Address, Arguments, Extra};
 
-/// Arguments: x, weight, ε, width, out, then the optional outputs: in bfloat16, in int8, and packed ([`to_nowhere`]).
+/// Arguments: x, weight, ε, width, out, then the optional outputs: in bfloat16, in int8, and packed ([`with_extras`]).
 const RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
 
 /// The norm of a sum. Arguments: a, b, weight, ε, width, sum, out, then the same optional outputs as [`RMS_NORM`].
 pub(super) const ADD_RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
 
-/// Places of two optional outputs in the last words of both kernels' arguments: the addresses of int8 values and
-/// scales, and `struct PackedRows` of the kernels.
-const WHOLE: Range<usize> = 0..2;
-const PACKED: Range<usize> = 2..6;
-
-/// Adds null addresses for the int8 and the packed output.
-pub(super) fn to_nowhere(arguments: Arguments) -> Arguments {
-    arguments.words(&[0; WHOLE.end - WHOLE.start]).words(&[0; PACKED.end - PACKED.start])
+/// Adds the optional outputs of both kernels: int8 values and scales in groups of 32, and the packed layout for
+/// products with many rows. The result is `count` values at `out`, in rows of `width`.
+pub(super) fn with_extras(arguments: Arguments, (out, count): (Address, usize), width: usize) -> Arguments {
+    let result = width.is_multiple_of(32).then_some((out, count));
+    arguments.extra(Extra::Int8OfNorm, result, 2).extra(Extra::PackedNorm, result, 4)
 }
 
 /// The widest row that a block keeps in shared memory (`KEPT` of `norm.cuh`).
@@ -64,8 +59,10 @@ impl Norm {
     pub(super) fn launch(&self, cuda: &Cuda, rows: usize, out: Address) -> Result<()> {
         let Self { x, weight, eps, width } = *self;
         let arguments = Arguments::new().address(x).address(weight).float(eps).int(width);
-        let arguments = to_nowhere(arguments.address(out).narrow_too(out, rows * width, 1));
-        let fusable = (rows == 1 && width <= KEPT).then_some(Fusable::Norm { norm: *self, out });
+        let result = (out, rows * width);
+        let arguments = with_extras(arguments.address(out).narrow_too(out, rows * width, 1), result, width);
+        let fusable =
+            if rows == 1 && width <= KEPT { Fusable::Norm { norm: *self, out } } else { Fusable::No };
         let block = threads(width, rows);
         cuda.kernels.launch_fusable(RMS_NORM, (rows, 1), block, shared(width), arguments, fusable)
     }
@@ -77,43 +74,4 @@ pub(super) fn withdraw(cuda: &Cuda, out: Address, width: usize) -> Option<Norm> 
         Fusable::Norm { norm, out: to } if (to, norm.width) == (out, width) => Some(norm),
         _ => None,
     })
-}
-
-/// The output of a norm: its address, its rows, and their width.
-pub(super) type NormOutput = (Address, usize, usize);
-
-/// Makes the last norm also write int8 values and scales, in groups of 32. Possible if the norm's launch is still in
-/// the queue and computes the rows `made`. Returns whether the launch was changed.
-pub(super) fn quantize_too(cuda: &Cuda, made: NormOutput, to: [Address; 2]) -> bool {
-    write_too(cuda, made, WHOLE, &to)
-}
-
-/// [`quantize_too`] with the packed layout for products with many rows: `struct PackedRows`.
-pub(super) fn pack_too(cuda: &Cuda, made: NormOutput, to: [Address; 4]) -> bool {
-    write_too(cuda, made, PACKED, &to)
-}
-
-fn write_too(cuda: &Cuda, (out, rows, width): NormOutput, which: Range<usize>, to: &[Address]) -> bool {
-    width.is_multiple_of(32)
-        && cuda.kernels.change_recent(|kernel, last| {
-            // The index of the width in the arguments. After it come the address of the sum (only in `ADD_RMS_NORM`)
-            // and the address of the result.
-            let at = match kernel {
-                RMS_NORM => 3,
-                ADD_RMS_NORM => 4,
-                _ => return Change::Cannot,
-            };
-            let (blocks, words) = (last.grid[0] as usize, last.arguments.all_mut());
-            let (words, places) = words.split_at_mut(words.len() - PACKED.end);
-            let places = &mut places[which.clone()];
-            // The last word before `places` is the bfloat16 result's address.
-            let can = blocks == rows
-                && words[at] == width as u64
-                && words[words.len() - 2] == out
-                && places.iter().all(|place| *place == 0);
-            if can {
-                places.copy_from_slice(to);
-            }
-            if can { Change::Did } else { Change::Cannot }
-        })
 }

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 
+use super::fusable::{Fusable, Norm, Turned};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Memory, Vector, own};
 use super::norm;
 use super::pass::Pass;
 use super::product::{Asked, Input};
-use super::queue::{Fusable, Norm};
-use super::rope::{self, Turned};
+use super::rope;
 use super::sampling::Place;
 use super::{Cache, Cuda, Mark, attention, limits, product, stage_readback};
-use llama_trace_core::config::{CacheDtype, Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
@@ -25,7 +25,7 @@ use llama_trace_engine::backend::{
     self, AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, OnOutput, Operation,
     PassRows, Product, SeeGroups, SeeInt8, Span, Swiglu, cpu,
 };
-use llama_trace_kernels::driver::{Address, Arguments};
+use llama_trace_kernels::driver::{Address, Arguments, Extra};
 
 /// Maximum number of values that a converting kernel writes for one read.
 const VALUES_AT_ONCE: usize = 4 << 20;
@@ -59,12 +59,13 @@ impl Cuda {
     ) -> Result<()> {
         let width = weight.len();
         // The product that computes a or b may also compute the sum. Then only the norm remains to be launched.
-        if self.adds_to_last([a, b], rows * width, sum)? {
+        if self.adds_to_last([a, b], rows * width, sum) {
             return Norm { x: sum, weight: weight.at(), eps, width }.launch(self, rows, normed);
         }
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
         let arguments = arguments.float(eps).int(width).address(sum).address(normed);
-        let arguments = norm::to_nowhere(arguments.narrow_too(normed, rows * width, 1));
+        let result = (normed, rows * width);
+        let arguments = norm::with_extras(arguments.narrow_too(normed, rows * width, 1), result, width);
         self.kernels.launch(
             norm::ADD_RMS_NORM,
             (rows, 1),
@@ -76,8 +77,10 @@ impl Cuda {
 
     /// If the last product computes a or b, changes it so that it also adds the other buffer and writes the sum.
     /// Returns whether the product was changed.
-    fn adds_to_last(&self, [a, b]: [Address; 2], count: usize, sum: Address) -> Result<bool> {
-        Ok(product::add_to_last(self, (b, count), a, sum)? || product::add_to_last(self, (a, count), b, sum)?)
+    fn adds_to_last(&self, [a, b]: [Address; 2], count: usize, sum: Address) -> bool {
+        [[b, a], [a, b]]
+            .into_iter()
+            .any(|[result, other]| self.queue.request(Extra::Sum, (result, count), &[other, sum]))
     }
 }
 
@@ -101,6 +104,10 @@ impl Backend for Cuda {
 
     fn precision(&self) -> Precision {
         self.precision
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::Fused
     }
 
     fn bit_exact(&self, operation: Operation) -> bool {
@@ -468,7 +475,7 @@ impl Backend for Cuda {
             "a cache is not written beyond its room"
         );
         let to = [cache.memory.at(), pass.span(0)];
-        if pass.spans().len() == 1 && rope::cache(self, x.at(0), width, tokens, to)? {
+        if pass.spans().len() == 1 && rope::cache(self, x.at(0), width, tokens, to) {
             return Ok(());
         }
         let kernel = Kernel { file: "cache", name: "cache", weight: None };
@@ -560,13 +567,13 @@ impl Backend for Cuda {
     ) -> Result<()> {
         let (a, b, out) = (own(a), own(b), own(out));
         [a, b, out].into_iter().for_each(|buffer| buffer.holds(count));
-        if self.adds_to_last([a.at(0), b.at(0)], count, out.at(0))? {
+        if self.adds_to_last([a.at(0), b.at(0)], count, out.at(0)) {
             return self.stop.check();
         }
         self.stop.check()?;
         let [a, b, sum] = [a, b, out].map(|buffer| buffer.at(0));
         let arguments = Arguments::new().address(a).address(b).long(count).address(sum);
-        let fusable = Some(Fusable::Add { inputs: [a, b], count, sum });
+        let fusable = Fusable::Add { inputs: [a, b], count, sum };
         self.kernels.launch_fusable(ADD, (count.div_ceil(512), 1), 128, 0, arguments, fusable)
     }
 
@@ -666,7 +673,7 @@ impl Backend for Cuda {
             let [gate, up, silu, hidden] = [of_gate.out, of_up.out, of_silu, of_hidden].map(|of| of.at(0));
             let arguments = Arguments::new().address(gate).address(up).long(count);
             let arguments = arguments.address(silu).address(hidden);
-            let fusable = Some(Fusable::SiluMul { inputs: [gate, up], count, silu, hidden });
+            let fusable = Fusable::SiluMul { inputs: [gate, up], count, silu, hidden };
             let grid = (count.div_ceil(512), 1);
             self.kernels.launch_fusable(SILU_MUL, grid, 128, 0, arguments, fusable)?;
         }

@@ -10,16 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Cuda;
 use super::attention::MOST_BLOCKS;
+use super::fusable::{Fusable, MOST_PRODUCTS, Norm, Turns};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
 use super::memory::{Buffer, Growing, Memory, Vector, own};
 use super::norm;
-use super::queue::{Change, Norm};
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 use llama_trace_engine::backend::{self, PassRows, Span};
-use llama_trace_kernels::driver::{Address, Arguments};
+use llama_trace_kernels::driver::{Address, Arguments, Extra};
 
 mod dequantized;
 mod integer;
@@ -39,24 +39,12 @@ const MANY: usize = 16;
 const FEW: usize = 16;
 const FEW_OF_BLOCKS: usize = 8;
 
-/// Maximum number of products of a launch, and the words of each in `struct Product` of the kernels.
-pub(super) const MOST_PRODUCTS: usize = 3;
-pub(super) const PRODUCT_WORDS: usize = 7;
+/// The words of `struct Product` of the kernels.
+const PRODUCT_WORDS: usize = 7;
 
 /// The kernel for products of one row that computes the norm of their input itself. Arguments: `struct Products`,
 /// `struct Norm`, tiles, and `struct Turns`, which describes RoPE and caching of the results ([`super::rope`]).
 const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
-
-/// The words of `struct Turns`.
-pub(super) const TURNS_WORDS: usize = 2 * MOST_PRODUCTS + 4;
-
-/// The index of the first word of `struct Turns` in a kernel of products that has it.
-pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
-    match kernel {
-        OF_NORM => Some(MOST_PRODUCTS * PRODUCT_WORDS + 1 + norm::WORDS + 1),
-        _ => streams::turns_of(kernel),
-    }
-}
 
 /// The input of products: activations, converted for the kernels on demand.
 #[derive(Default)]
@@ -218,7 +206,7 @@ impl Input {
         let count = self.rows * self.width;
         let to = narrow.place(x).room(&cuda.queue, count * size_of::<u16>(), false)?;
         if !narrow.there {
-            narrow.alone = cuda.kernels.narrow((x.at(), count), to);
+            narrow.alone = cuda.queue.change(|last| last.narrow((x.at(), count), to));
             if !narrow.alone {
                 convert(cuda, "narrow", x.at(), count, to)?;
             }
@@ -254,13 +242,13 @@ impl Input {
         }
         // Allocate before the launches are changed: freeing old memory sends the queue.
         let [of_others, of_gate] = [whole.room(cuda, 0, rows, sizes)?, whole.room(cuda, 1, rows, sizes)?];
-        let made = (x.at(), rows, self.width);
-        if group == streams::GROUP && streams::quantize_too(cuda, made, of_gate) {
+        let result = (x.at(), rows * self.width);
+        if group == streams::GROUP && streams::quantize_too(cuda, result, of_gate) {
             whole.there = Some(1);
             return Ok(of_gate);
         }
         whole.there = Some(0);
-        if group == streams::GROUP && norm::quantize_too(cuda, made, of_others) {
+        if group == streams::GROUP && cuda.queue.request(Extra::Int8OfNorm, result, &of_others) {
             return Ok(of_others);
         }
         let [values, scales] = of_others;
@@ -354,13 +342,16 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
         let tiles = blocks(products, 16);
         if let Some(norm) = x.norm(cuda) {
             let arguments = Arguments::new().words(&words(products, run.first)).words(&norm.words());
-            let arguments = arguments.int(tiles).words(&[0; TURNS_WORDS]);
-            return by_blocks_that_stay(cuda, OF_NORM, tiles, x.width, arguments);
+            // This kernel caches only in bfloat16.
+            let caches = cuda.cache_dtype == CacheDtype::Bf16;
+            let (arguments, turns) = with_turns(arguments.int(tiles), products, caches);
+            return by_blocks_that_stay(cuda, OF_NORM, tiles, x.width, arguments, turns);
         }
         let narrow = x.narrow(cuda)?;
         return in_chunks(run, FEW, |first, rows| {
             let arguments = Arguments::new().words(&words(products, first));
-            let arguments = arguments.address(narrow + at(first, 2)).int(rows).words(&[0; 2]);
+            let arguments = arguments.address(narrow + at(first, 2)).int(rows);
+            let arguments = with_sum(arguments, products, (first, rows));
             cuda.kernels.launch(few_bf16(rows), (tiles, 1), 256, 0, arguments)
         });
     }
@@ -421,43 +412,30 @@ fn by_blocks_that_stay(
     tiles: usize,
     width: usize,
     arguments: Arguments,
+    fusable: Fusable,
 ) -> Result<()> {
     let room = BLOCKS_OF_EACH * cuda.queue.device().about().multiprocessors as usize;
     let shared = 16 * width.div_ceil(8) + norm::shared(width);
-    cuda.kernels.launch(kernel, (tiles.min(room), 1), 256, shared, arguments)
+    cuda.kernels.launch_fusable(kernel, (tiles.min(room), 1), 256, shared, arguments, fusable)
 }
 
-/// Makes the last product add `to` to its result and write the sum. Possible if the product's launch is still in the
-/// queue, its result is the `count` values at `out`, and its kernel can add. Returns whether the launch was changed.
-pub(super) fn add_to_last(
-    cuda: &Cuda,
-    (out, count): (Address, usize),
-    to: Address,
-    sum: Address,
-) -> Result<bool> {
-    Ok(cuda.kernels.change_recent(|kernel, last| {
-        let words = last.arguments.all_mut();
-        let Some((rows, at)) = added(kernel, words) else { return Change::Cannot };
-        let outputs = words[3] as u32 as usize;
-        let single = words[MOST_PRODUCTS * PRODUCT_WORDS] == 1;
-        let can = single && words[PRODUCT_WORDS - 1] == out && outputs * rows == count && words[at + 1] == 0;
-        if can {
-            words[at..at + 2].copy_from_slice(&[to, sum]);
+/// Adds `struct Added` of the kernels for `rows` rows from `first` on: a single product can add a buffer to its result.
+fn with_sum(arguments: Arguments, products: &[Asked<'_>], (first, rows): (usize, usize)) -> Arguments {
+    let result = match products {
+        [product] => {
+            let outputs = product.matrix.outputs();
+            Some((product.out.at(first * outputs), rows * outputs))
         }
-        if can { Change::Did } else { Change::Cannot }
-    }))
+        _ => None,
+    };
+    arguments.extra(Extra::Sum, result, 2)
 }
 
-/// For a kernel with one product that can add a buffer to the result: its number of rows, and the index of the first
-/// word of `struct Added`.
-fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
-    const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
-    match kernel.file {
-        "matvec_bf16" if [few_bf16(1), few_bf16(FEW)].contains(&kernel) => {
-            Some((words[ROWS] as usize, ROWS + 1))
-        }
-        _ => streams::added(kernel, words),
-    }
+/// Adds `struct Turns` of the kernels for products of one row. `caches` says whether the kernel can cache its results.
+fn with_turns(arguments: Arguments, products: &[Asked<'_>], caches: bool) -> (Arguments, Fusable) {
+    let results = products.iter().map(|product| (product.out.at(0), product.matrix.outputs()));
+    let turns = Turns::new(results, arguments.all().len(), caches);
+    (arguments.words(&turns.words()), Fusable::Products(turns))
 }
 
 /// Whether tensor cores multiply weights of this type, if the matrix is fast.
@@ -557,7 +535,7 @@ pub(super) fn gated(
             let arguments = Arguments::new().words(&norm.words()).int(tiles);
             let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), 0));
             let arguments = arguments.narrow_too(hidden.at(0), outputs, 4);
-            return by_blocks_that_stay(cuda, kernel, tiles, x.width, arguments).map(|()| true);
+            return by_blocks_that_stay(cuda, kernel, tiles, x.width, arguments, Fusable::No).map(|()| true);
         }
         let narrow = x.narrow(cuda)?;
         return x

@@ -9,9 +9,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::fusable::{Fusable, Rotation, Turns};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
-use llama_trace_kernels::driver::{Address, Driver, Event, Graph, Launch};
+use llama_trace_kernels::driver::{Address, Arguments, Driver, Event, Extra, Graph, Launch};
 
 /// The result of a change to a launch in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,27 +24,6 @@ pub(super) enum Change {
     AskBefore,
     /// No launch is changed.
     Cannot,
-}
-
-/// A norm of rows of `width` values, the first at `x`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Norm {
-    pub(super) x: Address,
-    pub(super) weight: Address,
-    pub(super) eps: f32,
-    pub(super) width: usize,
-}
-
-/// The computation of a launch, if a later operation can do it in its own launch. The later operation can withdraw this
-/// launch as long as it is the last one in the queue.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Fusable {
-    /// The norm of one row, written to `out`.
-    Norm { norm: Norm, out: Address },
-    /// The sum of two inputs of `count` values.
-    Add { inputs: [Address; 2], count: usize, sum: Address },
-    /// `count` values of silu(gate), and of hidden = silu(gate) · up.
-    SiluMul { inputs: [Address; 2], count: usize, silu: Address, hidden: Address },
 }
 
 /// Minimum number of launches that are worth a graph.
@@ -67,8 +47,8 @@ struct Seen {
 #[derive(Default)]
 struct State {
     waiting: Vec<Launch>,
-    /// Describes the last launch of `waiting`, if it can be withdrawn.
-    fusable: Option<Fusable>,
+    /// For each launch of `waiting`.
+    fusable: Vec<Fusable>,
     /// Launches that were sent before, the most recently sent last.
     seen: Vec<Seen>,
     /// How often a graph was launched.
@@ -114,11 +94,11 @@ impl Queue {
         ask(&*self.driver)
     }
 
-    /// Adds a launch to the queue. A later operation can withdraw it if it is `fusable`.
-    pub(super) fn launch(&self, launch: Launch, fusable: Option<Fusable>) -> Result<()> {
+    /// Adds a launch to the queue.
+    pub(super) fn launch(&self, launch: Launch, fusable: Fusable) -> Result<()> {
         let mut state = self.state();
         state.waiting.push(launch);
-        state.fusable = fusable;
+        state.fusable.push(fusable);
         if state.waiting.len() < MOST_WAITING { Ok(()) } else { self.send(&mut state) }
     }
 
@@ -127,45 +107,77 @@ impl Queue {
         if self.state().waiting.last_mut().is_some_and(|last| last.join(&launch, words)) {
             return Ok(());
         }
-        self.launch(launch, None)
+        self.launch(launch, Fusable::No)
     }
 
-    /// Withdraws the last launch, if it is fusable, still in the queue and unchanged, and `of` returns a value for it.
-    /// The caller then queues a launch that does the same and more.
+    /// Withdraws the last launch, if it is still in the queue and unchanged, and `of` returns a value for it. The
+    /// caller then queues a launch that does the same and more.
     pub(super) fn withdraw<T>(&self, of: impl FnOnce(Fusable) -> Option<T>) -> Option<T> {
         let mut state = self.state();
-        let withdrawn = state.fusable.and_then(of)?;
+        let withdrawn = of(*state.fusable.last()?)?;
         state.waiting.pop();
-        state.fusable = None;
+        state.fusable.pop();
         Some(withdrawn)
     }
 
-    /// Offers the launches in the queue to `change`, the last first, until `change` has changed a launch or says to
-    /// stop. Returns whether a launch was changed.
-    pub(super) fn change_recent(&self, mut change: impl FnMut(&mut Launch) -> Change) -> bool {
+    /// Changes the arguments of the last launch, if it is still in the queue. Returns whether `change` has changed them.
+    /// The launch is not withdrawn after that.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Arguments) -> bool) -> bool {
         let mut state = self.state();
-        let mut changes = state.waiting.iter_mut().rev().map(&mut change);
-        let changed = changes.find(|change| *change != Change::AskBefore) == Some(Change::Did);
-        if changed {
-            state.fusable = None;
+        let changed = state.waiting.last_mut().is_some_and(|last| change(&mut last.arguments));
+        if changed && let Some(last) = state.fusable.last_mut() {
+            *last = Fusable::No;
         }
         changed
     }
 
-    /// Changes the last launch, if it is still in the queue. Returns whether `change` has changed it.
-    pub(super) fn change(&self, change: impl FnOnce(&mut Launch) -> bool) -> bool {
-        let mut state = self.state();
-        let changed = state.waiting.last_mut().is_some_and(change);
+    /// Makes the last launch also do `extra` for its result, with the addresses `to`. Possible if it is still in the
+    /// queue and offers this. Returns whether it was changed.
+    pub(super) fn request(&self, extra: Extra, result: (Address, usize), to: &[Address]) -> bool {
+        self.change(|last| last.request(extra, result, to))
+    }
+
+    /// Whether [`Queue::request`] is possible.
+    pub(super) fn offers(&self, extra: Extra, result: (Address, usize)) -> bool {
+        self.state().waiting.last().is_some_and(|last| last.arguments.offers(extra, result))
+    }
+
+    /// Changes the last launch, if it is a rotation and still in the queue. Returns whether `change` has changed it.
+    pub(super) fn change_rotation(&self, change: impl FnOnce(&mut Rotation) -> bool) -> bool {
+        let State { waiting, fusable, .. } = &mut *self.state();
+        let (Some(launch), Some(Fusable::Rotation(rotation))) = (waiting.last_mut(), fusable.last_mut())
+        else {
+            return false;
+        };
+        let changed = change(rotation);
         if changed {
-            state.fusable = None;
+            rotation.write(launch);
         }
         changed
+    }
+
+    /// Offers the products at the end of the queue to `change`, the last first, until `change` has changed a launch or
+    /// says to stop. Returns whether a launch was changed.
+    pub(super) fn change_turns(&self, mut change: impl FnMut(&Launch, &mut Turns) -> Change) -> bool {
+        let State { waiting, fusable, .. } = &mut *self.state();
+        for (launch, fusable) in waiting.iter_mut().zip(fusable).rev() {
+            let Fusable::Products(turns) = fusable else { return false };
+            match change(launch, turns) {
+                Change::Did => {
+                    turns.write(launch);
+                    return true;
+                }
+                Change::AskBefore => {}
+                Change::Cannot => return false,
+            }
+        }
+        false
     }
 
     /// Sends all launches in the queue to the device.
     fn send(&self, state: &mut State) -> Result<()> {
         let State { waiting, fusable, seen, repeated, failed } = state;
-        *fusable = None;
+        fusable.clear();
         if let Some(error) = failed.take() {
             waiting.clear();
             return Err(error);

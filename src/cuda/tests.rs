@@ -384,6 +384,7 @@ fn the_tables_of_rope_are_those_of_ops_far_into_a_context() {
     for precision in [Precision::F32, Precision::Bf16] {
         let Some((cuda, cpu)) = both(precision) else { return };
         let frequencies = llama_trace_core::ops::rope::frequencies(
+            llama_trace_core::config::Arithmetic::Fused,
             64,
             500_000.0,
             &llama_trace_core::config::RopeScaling::None,

@@ -273,7 +273,8 @@ impl Fetch<'_, '_> {
     /// Makes sure that one file is in the folder of the commit.
     fn file(&mut self, file: &str) -> Result<()> {
         let commit = self.listing.commit.as_str();
-        if self.cache.snapshot(commit).join(file).exists() {
+        let there = self.cache.snapshot(commit).join(file);
+        if there.exists() {
             return Ok(());
         }
         let meta =
@@ -282,6 +283,10 @@ impl Fetch<'_, '_> {
         let lock = self.cache.lock(&meta.etag, || {
             self.watch.say(&format!("another program is fetching {file}; waiting for it"));
         })?;
+        // Another process may have downloaded it in the meantime. Without links, it has moved the blob away.
+        if there.exists() {
+            return Ok(());
+        }
         let fresh = !blob.exists();
         if fresh {
             self.blob(file, &meta)?;

@@ -29,6 +29,9 @@ pub struct Event(pub u64);
 const MOST_ARGUMENTS: usize = 12;
 const MOST_WORDS: usize = 64;
 
+/// Maximum number of [`Extra`]s of a kernel.
+const MOST_OFFERS: usize = 2;
+
 /// Maximum number of spans of a batch in one launch. The kernels have the same constant.
 pub const MOST_TOGETHER: usize = 16;
 
@@ -42,6 +45,30 @@ pub struct Arguments {
     starts: [u8; MOST_ARGUMENTS],
     count: usize,
     narrow: Option<Narrow>,
+    offers: [Option<Offer>; MOST_OFFERS],
+}
+
+/// Further work that a kernel does on its result if it gets addresses for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// A norm also writes its result as int8 values and scales.
+    Int8OfNorm,
+    /// A gate also writes its result as int8 values and scales.
+    Int8OfGate,
+    /// A norm also writes its result in the packed layout of the tensor cores: `struct PackedRows` of the kernels.
+    PackedNorm,
+    /// A product adds a buffer to its result: the addresses of this buffer and of the sum.
+    Sum,
+}
+
+/// An [`Extra`] that was not requested so far: its addresses are null.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Offer {
+    extra: Extra,
+    /// The address of the kernel's result, and its number of values.
+    result: (Address, usize),
+    /// The first word of the addresses.
+    at: usize,
 }
 
 /// How a kernel can write its result in bfloat16 instead of float32.
@@ -129,7 +156,14 @@ impl Default for Arguments {
 impl Arguments {
     /// Returns an empty list of arguments.
     pub fn new() -> Self {
-        Self { words: [0; MOST_WORDS], used: 0, starts: [0; MOST_ARGUMENTS], count: 0, narrow: None }
+        Self {
+            words: [0; MOST_WORDS],
+            used: 0,
+            starts: [0; MOST_ARGUMENTS],
+            count: 0,
+            narrow: None,
+            offers: [None; MOST_OFFERS],
+        }
     }
 
     /// Adds a structure with these words.
@@ -173,6 +207,39 @@ impl Arguments {
         };
         self.words[narrow.at] = to;
         self.words[narrow.others.0..narrow.others.1].fill(0);
+        // An extra result would be computed from the float32 values.
+        self.offers = [None; MOST_OFFERS];
+        true
+    }
+
+    /// Adds a structure of `words` addresses for an extra. They are null until [`Arguments::request`] sets them. With
+    /// `result`, the address and the number of values of the kernel's result, the extra is offered. With `None`, it is
+    /// not.
+    ///
+    /// # Panics
+    /// If there are more than 2 offers, 12 arguments or 64 words.
+    pub fn extra(mut self, extra: Extra, result: Option<(Address, usize)>, words: usize) -> Self {
+        if let Some(result) = result {
+            let free = self.offers.iter().position(Option::is_none);
+            let free = free.unwrap_or_else(|| unreachable!("no kernel has more than {MOST_OFFERS} extras"));
+            self.offers[free] = Some(Offer { extra, result, at: self.used });
+        }
+        self.words(&[0; MOST_WORDS][..words])
+    }
+
+    /// Whether `extra` is offered for these values, and was not requested so far.
+    pub fn offers(&self, extra: Extra, result: (Address, usize)) -> bool {
+        self.offers.iter().flatten().any(|offer| (offer.extra, offer.result) == (extra, result))
+    }
+
+    /// Makes the kernel also do `extra`, with the addresses `to`. This is possible if it offers this for these values.
+    /// Returns whether the arguments were changed.
+    pub fn request(&mut self, extra: Extra, result: (Address, usize), to: &[Address]) -> bool {
+        let asked = |offer: &mut Offer| (offer.extra, offer.result) == (extra, result);
+        let Some(offer) = self.offers.iter_mut().find_map(|offer| offer.take_if(asked)) else {
+            return false;
+        };
+        self.words[offer.at..][..to.len()].copy_from_slice(to);
         true
     }
 

@@ -161,8 +161,8 @@ pub enum Action {
     NextScene,
     /// Goes to the previous scene of the lesson.
     PreviousScene,
-    /// Answers a question with the choice of this number.
-    ChooseAnswer(u8),
+    /// A digit for the question of the scene: the number of a choice, or the first digit of a typed answer.
+    AnswerDigit(char),
     /// Appends the screen as a scene to the file of a lesson.
     AppendScene,
     /// The new size of the terminal, in columns and rows.

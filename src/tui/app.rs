@@ -97,6 +97,8 @@ pub struct App {
     pub(super) tour: Option<Chapter>,
     /// Whether another run can be started beside the open ones, for an edit or a lesson.
     pub(super) starts_runs: bool,
+    /// Whether recorded values can be edited without the model.
+    pub(super) edits_recorded: bool,
 }
 
 impl App {
@@ -132,6 +134,7 @@ impl App {
             facts: None,
             tour: None,
             starts_runs: false,
+            edits_recorded: false,
         };
         // The cursor starts at the last token: from this token, the pass predicts the next one.
         app.cursor.selected.set(Axis::Token, app.dims().tokens.saturating_sub(1));
@@ -172,6 +175,13 @@ impl App {
     #[must_use]
     pub fn with_other_runs(mut self, tour: Option<Chapter>, facts: Option<Facts>) -> Self {
         (self.tour, self.facts, self.starts_runs) = (tour, facts, true);
+        self
+    }
+
+    /// Allows edits of recorded values, without the model.
+    #[must_use]
+    pub fn with_edits_of_recorded_values(mut self) -> Self {
+        self.edits_recorded = true;
         self
     }
 

@@ -1,6 +1,6 @@
 //! The edits of the shown run at the cursor.
 
-use llama_trace_core::edit::Edit;
+use llama_trace_core::edit::{Edit, Reach};
 use llama_trace_core::trace::PassDims;
 
 use super::app::App;
@@ -27,11 +27,14 @@ impl App {
 
     /// The edits that can reach the number under the cursor, because it is computed from numbers that they change.
     pub(super) fn edits_before(&self) -> Vec<Edit> {
-        let passes: Vec<PassDims> = self.outline.passes.iter().map(|pass| pass.dims).collect();
-        let (site, sizes, index) = (self.place.site(), self.outline.card.sizes(), self.index_in_stage());
+        let site = self.place.site();
+        let passes: Vec<PassDims> =
+            self.outline.passes.iter().take(site.pass + 1).map(|pass| pass.dims).collect();
+        let (card, sequence, index) = (&self.outline.card, self.outline.sequence, self.index_in_stage());
+        let edits = self.edits();
         let reaches =
-            |edit: &Edit| edit.parts.iter().any(|part| part.place.reaches(&sizes, &passes, site, &index));
-        self.edits().into_iter().filter(reaches).collect()
+            |number: &usize| Reach::new((&edits, *number), card, sequence, &passes).contains(site, &index);
+        (0..edits.len()).filter(reaches).map(|number| edits[number].clone()).collect()
     }
 
     /// Returns whether an edit changes numbers of the step on the screen.

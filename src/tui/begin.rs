@@ -19,6 +19,8 @@ pub fn begin(runs: &mut Runs, at: &OpenAt, setting: Setting, theme: Theme, size:
         .with_marks(setting.marks);
     if runs.can_begin() {
         app = app.with_other_runs(setting.tour, setting.facts);
+    } else if runs.can_edit() {
+        app = app.with_edits_of_recorded_values();
     }
     open::open(&mut app, at)?;
     if let Some(verdict) = setting.verdict {

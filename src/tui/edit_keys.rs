@@ -20,7 +20,8 @@ pub(super) fn open(app: &mut App) {
         return open_token(app);
     }
     if let Some(place) = places(app).into_iter().next() {
-        open_line(app, format!("edit {place} = "));
+        let can_start = app.starts_runs || app.edits_recorded;
+        open_line(app, format!("edit {place} = "), can_start.then_some(()).ok_or("an edited run"));
     }
 }
 
@@ -28,17 +29,21 @@ pub(super) fn open(app: &mut App) {
 pub(super) fn open_token(app: &mut App) {
     let position = app.current_position();
     let label = app.position(position).map_or_else(String::new, |token| text::visible(&token.text));
-    open_line(app, format!("token {position} = {label}"));
+    let can_start = app.starts_runs.then_some(()).ok_or("a run with other tokens");
+    open_line(app, format!("token {position} = {label}"), can_start);
 }
 
-fn open_line(app: &mut App, text: String) {
-    if !app.starts_runs {
+/// Opens the go-to line, if such a run can be started. The error names the run.
+fn open_line(app: &mut App, text: String, can_start: Result<(), &str>) {
+    if let Err(what) = can_start {
         let wrong = match (app.outline.recorded, &app.origin.file) {
             (true, Some(file)) => format!(
-                "an edited run needs the model, and a trace has no weights; quit, and type: llama-trace open {} --model DIR",
+                "{what} needs the model, and a trace has no weights; quit, and type: llama-trace open {} --model DIR",
                 printable(file)
             ),
-            (true, None) => "an edited run needs the model, and a trace has no weights; quit, and type: llama-trace open TRACE --model DIR".to_owned(),
+            (true, None) => format!(
+                "{what} needs the model, and a trace has no weights; quit, and type: llama-trace open TRACE --model DIR"
+            ),
             (false, _) => "no edited run can be started here; start the tracer with --prompt".to_owned(),
         };
         return app.say(wrong, true);

@@ -143,15 +143,20 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
     match runs.begin(new) {
         Ok(run) => {
             open_run(app, runs, run, &Address { pass: Some(0), ..Address::default() });
-            // The edited run computes the pass on the screen too.
+            // The edited run computes the pass on the screen too. A trace has no more passes than it shows.
+            let passes = if app.outline().recorded { app.outline().passes.len() } else { passes };
             if (1..passes).contains(&place.pass) {
                 report(app, Report::OpensAt(OpenAt { at: Some(at), passes, ..OpenAt::default() }));
             }
             let what = match &*edited::name(&app.outline().card) {
                 "" if of_tokens => "runs the prompt with other tokens".to_owned(),
+                edits if app.outline().recorded => {
+                    let what = format!("is the trace {edits}, up to the next product with weights");
+                    return say(app, printable(&format!("{run} {what}; /{before}: goes back")).to_string());
+                }
                 edits => printable(format!("runs this prompt {edits}").trim_end()).to_string(),
             };
-            say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));
+            say(app, format!("{run} {what}; /{before}: goes back"));
         }
         Err(error) => fail(app, error.to_string()),
     }

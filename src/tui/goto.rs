@@ -1,5 +1,6 @@
 //! The go-to line: the places that can be typed there. Its completions are in `completions`.
 
+use llama_trace_core::chapters::{Chapter, number_in};
 use llama_trace_core::trace::select::past_the_last;
 use llama_trace_core::trace::{
     Address, Axis, ModelCard, Outline, PassDims, Run, Stage, Step, Subject, Weight,
@@ -9,6 +10,7 @@ use super::app::App;
 use super::edit_keys;
 use super::erase::Erase;
 use super::input::GotoLine;
+use super::lesson_search;
 use super::place::{Place, Walk};
 use super::runs::NewRun;
 use super::search_keys;
@@ -171,10 +173,23 @@ fn lesson_named(app: &App, name: &str) -> Result<Target, String> {
     if matches!(name, "" | "tour") {
         return Ok(Target::Learn(None));
     }
-    let at = app.notes.chapters.iter().position(|chapter| chapter.is_named(name));
-    at.map(|at| Target::Learn(Some(at))).ok_or_else(|| {
-        format!("there is no lesson `{name}`: name tour, or the number or name of a chapter; C lists them")
-    })
+    let chapters: Vec<&Chapter> = app.notes.chapters.iter().collect();
+    match &lesson_search::find(&chapters, name)[..] {
+        [] => Err(format!(
+            "there is no lesson `{name}`: name tour, the number or name of a chapter, or a word; C lists them"
+        )),
+        [only] => Ok(Target::Learn(app.notes.chapters.iter().position(|chapter| chapter.slug == only.slug))),
+        several => {
+            let named: Vec<String> = several
+                .iter()
+                .map(|chapter| match number_in(chapter.slug) {
+                    Some(number) => format!("/learn {number} ({})", chapter.title()),
+                    None => format!("/learn {}", chapter.slug),
+                })
+                .collect();
+            Err(format!("several lessons are about `{name}`: {}", named.join(", ")))
+        }
+    }
 }
 
 /// Returns whether the line edits values or tokens.

@@ -2,6 +2,7 @@
 //!
 //! The viewer does not ask its source for them, so that no view, footer, derivation or copy can show them.
 
+use llama_trace_core::lesson::Kind;
 use llama_trace_core::trace::{Block, Query, Site, Step};
 
 use super::app::App;
@@ -53,8 +54,12 @@ impl App {
         WITHOUT_VALUES.contains(&self.view().name())
     }
 
-    /// The view for hidden values: `wish`, if its cells can be chosen without values.
+    /// The view for hidden values: `wish`, if its cells can be chosen without values, or if no cell is to be chosen.
     pub(super) fn view_without_values<'n>(&self, step: Step, wish: &'n str) -> &'n str {
+        let open = self.lesson.as_ref().and_then(|lesson| lesson.open_question());
+        if open.is_some_and(|question| matches!(question.kind, Kind::Choice | Kind::Number | Kind::Shape)) {
+            return wish;
+        }
         let fits = |name: &&&str| views::fitting(step).any(|view| view.name() == **name);
         match WITHOUT_VALUES.contains(&wish) {
             true => wish,

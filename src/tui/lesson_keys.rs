@@ -1,7 +1,7 @@
 //! Keys of a lesson: Space and Backspace walk through its scenes; Enter, digits and typed text answer its questions.
 
 use llama_trace_core::lesson::{Given, Kind, Lesson, Verdict};
-use llama_trace_core::trace::Address;
+use llama_trace_core::trace::{Address, Run};
 
 use super::action::Action;
 use super::app::App;
@@ -11,6 +11,7 @@ use super::erase::Erase;
 use super::input::Mode;
 use super::lesson_state::{Answered, Arrival, Before, LessonState, OpenLesson, how};
 use super::panel_state::{Focus, PanelState};
+use super::place::Place;
 use super::user_event::{KeyCode, KeyEvent, KeyModifiers};
 use super::view::{self, Panels};
 
@@ -29,7 +30,7 @@ pub(super) fn of_key(app: &App, event: KeyEvent) -> Option<Action> {
     if event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
         return None;
     }
-    let choice = lesson.open_question().is_some_and(|question| question.kind == Kind::Choice);
+    let asked = lesson.asked().map(|question| question.kind);
     match event.code {
         KeyCode::Char(' ') => Some(Action::NextScene),
         KeyCode::Backspace => Some(Action::PreviousScene),
@@ -37,8 +38,9 @@ pub(super) fn of_key(app: &App, event: KeyEvent) -> Option<Action> {
         KeyCode::PageUp | KeyCode::Left | KeyCode::Char('p') if lesson.presents => {
             Some(Action::PreviousScene)
         }
-        KeyCode::Char(digit) if choice => {
-            digit.to_digit(10).and_then(|digit| u8::try_from(digit).ok()).map(Action::ChooseAnswer)
+        // A digit belongs to the question even after its answer, so that it never changes the view by accident.
+        KeyCode::Char(c @ '0'..='9') if matches!(asked, Some(Kind::Choice | Kind::Number | Kind::Shape)) => {
+            Some(Action::AnswerDigit(c))
         }
         _ => None,
     }
@@ -136,7 +138,16 @@ pub(super) fn press(app: &mut App, action: &Action) -> Option<Effect> {
         Action::PreviousScene if app.derivation.is_some() => return None,
         Action::PreviousScene => return Some(previous(app)),
         Action::Answers if kind.is_some() => reveal(app),
-        Action::ChooseAnswer(number) => give(app, Given::Choice(usize::from(*number))),
+        Action::AnswerDigit(digit) => match kind {
+            _ if presents => app.say(PRESENTED, false),
+            Some(Kind::Choice) => {
+                let number = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok());
+                give(app, Given::Choice(number.unwrap_or(0)));
+            }
+            // The typed answer begins with this digit.
+            Some(_) => app.input.mode = Mode::Answer(digit.to_string()),
+            None => app.say("the question is answered: Space goes on, v lists the views", false),
+        },
         Action::Quit if presents && !quits => {
             lesson.quits = true;
             app.say("q again quits the presentation", false);
@@ -157,7 +168,7 @@ pub(super) fn press(app: &mut App, action: &Action) -> Option<Effect> {
         Action::Explain if app.panels.focus != Focus::Derivation => match kind? {
             Kind::Number | Kind::Shape => app.input.mode = Mode::Answer(String::new()),
             Kind::Choice => app.say(how(Kind::Choice), false),
-            Kind::Cell | Kind::Token | Kind::Key | Kind::Head | Kind::Layer | Kind::Stage => give_cursor(app),
+            kind => give_cursor(app, kind),
         },
         Action::Close
             if app.derivation.is_none() && app.sampler.setting().is_none() && app.awaits_nothing() =>
@@ -255,9 +266,29 @@ fn reveal(app: &mut App) {
     show_end(app);
 }
 
-/// Gives the place under the cursor as the answer.
-fn give_cursor(app: &mut App) {
+/// Gives the place under the cursor as the answer, if it is on the screen that the question is about. In a decode pass,
+/// the cursor may be in a row of an earlier pass.
+fn give_cursor(app: &mut App, kind: Kind) {
     let (step, layer) = (app.place.step, app.place.layer);
+    let scene = app.lesson.as_ref().and_then(|lesson| lesson.place).unwrap_or(app.place);
+    let (same_pass, same_layer) = (scene.pass == app.place.pass, scene.layer == layer);
+    let is_there = match kind {
+        Kind::Cell | Kind::Key => same_pass && same_layer && scene.step == step,
+        Kind::Head => same_pass && same_layer,
+        Kind::Token | Kind::Layer => same_pass,
+        Kind::Stage | Kind::Number | Kind::Shape | Kind::Choice => true,
+    };
+    if !is_there {
+        // The lesson has a run of its own, so the run's number says nothing.
+        let path = |place: Place| Place { run: Run::ITSELF, ..place }.path();
+        let (here, there) = (path(app.place), path(scene));
+        let reply = format!("This is `{here}`. The question is about `{there}`: Backspace goes back there.");
+        if let Some(lesson) = &mut app.lesson {
+            lesson.reply = Some(reply);
+        }
+        show_end(app);
+        return;
+    }
     let index = step.axes().iter().map(|axis| axis.index()).zip(app.index()).collect();
     give(app, Given::Place { step, layer, index });
 }

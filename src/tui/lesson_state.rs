@@ -141,10 +141,15 @@ impl LessonState {
         self.scene()?.question.as_ref()
     }
 
-    /// The question, if it is neither answered nor shown. A scene that cannot be shown asks nothing.
-    pub(super) fn open_question(&self) -> Option<&Question> {
+    /// The question of the scene, answered or not. A scene that cannot be shown asks nothing.
+    pub(super) fn asked(&self) -> Option<&Question> {
         let failed = matches!(self.arrival, Arrival::Failed(_));
-        self.question().filter(|_| !failed && self.answered() == Answered::Open)
+        self.question().filter(|_| !failed)
+    }
+
+    /// The question, if it is neither answered nor shown.
+    pub(super) fn open_question(&self) -> Option<&Question> {
+        self.asked().filter(|_| self.answered() == Answered::Open)
     }
 
     /// The state of the current question.
@@ -189,7 +194,7 @@ pub(super) fn how(kind: Kind) -> &'static str {
         Kind::Head => "Go to the head with [ and ], then press Enter.",
         Kind::Layer => "Go to the layer with P and N, then press Enter.",
         Kind::Stage => "Go to the stage with p and n, then press Enter.",
-        Kind::Number => "Press Enter and type the number.",
+        Kind::Number => "Type the number and press Enter.",
         Kind::Shape => "Press Enter and type the shape, for example (2, 3).",
         Kind::Choice => "Press the number of your choice.",
     }

@@ -3,7 +3,7 @@
 use std::task::Poll;
 
 use llama_trace_core::lesson::{
-    self, CompareSetting, Evaluation, Place as Written, ScreenSetting, Unfinished,
+    self, CompareSetting, Evaluation, Kind, Place as Written, ScreenSetting, Unfinished,
 };
 use llama_trace_core::trace::{Address, Answer, Outline, PassDims, Query, Region, Run, Site, Sizes, Source};
 
@@ -55,6 +55,17 @@ impl App {
     /// Returns whether the source has nothing to do for the screen.
     pub(super) fn awaits_nothing(&self) -> bool {
         self.progress.status == llama_trace_core::trace::Status::Idle && !self.is_opening()
+    }
+
+    /// Returns whether a lesson is shown to a class.
+    pub(super) fn presents(&self) -> bool {
+        self.lesson.as_ref().is_some_and(|lesson| lesson.presents)
+    }
+
+    /// Returns whether an open question asks for a shape.
+    pub(super) fn hides_shapes(&self) -> bool {
+        let open = self.lesson.as_ref().and_then(|lesson| lesson.open_question());
+        open.is_some_and(|question| question.kind == Kind::Shape)
     }
 
     /// Returns whether the next token must not be shown.

@@ -54,6 +54,7 @@ pub mod input;
 pub mod lesson_file;
 mod lesson_keys;
 pub mod lesson_screens;
+pub mod lesson_search;
 mod lesson_state;
 mod lesson_sync;
 mod lesson_values;

@@ -43,6 +43,8 @@ pub struct Runs {
     before: Option<usize>,
     opener: Option<Opener>,
     starter: Option<RunStarter>,
+    /// Whether `starter` begins only runs with edits of recorded values.
+    only_edits: bool,
     /// The runs whose setting is known, the one that was shown least recently first.
     known: Vec<Known>,
     /// The largest number of a closed run.
@@ -58,6 +60,7 @@ impl Runs {
             before: None,
             opener: None,
             starter: None,
+            only_edits: false,
             known: Vec::new(),
             last: 0,
         }
@@ -71,6 +74,7 @@ impl Runs {
             before: None,
             opener: Some(opener),
             starter: None,
+            only_edits: false,
             known: Vec::new(),
             last: 0,
         }
@@ -80,6 +84,13 @@ impl Runs {
     #[must_use]
     pub fn with_starter(mut self, starter: RunStarter) -> Self {
         self.starter = Some(starter);
+        self
+    }
+
+    /// Adds a function that begins runs with edits of the recorded values of the first run. It begins no other runs.
+    #[must_use]
+    pub fn with_editor(mut self, starter: RunStarter) -> Self {
+        (self.starter, self.only_edits) = (Some(starter), true);
         self
     }
 
@@ -98,6 +109,7 @@ impl Runs {
             before: Some(1),
             opener: None,
             starter: None,
+            only_edits: false,
             known: Vec::new(),
             last: 0,
         }
@@ -110,6 +122,11 @@ impl Runs {
 
     /// Returns whether another run can be begun beside the open ones.
     pub fn can_begin(&self) -> bool {
+        self.starter.is_some() && !self.only_edits
+    }
+
+    /// Returns whether a run with edits can be begun beside the open ones.
+    pub fn can_edit(&self) -> bool {
         self.starter.is_some()
     }
 

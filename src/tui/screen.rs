@@ -277,8 +277,9 @@ impl App {
             let lines = view::notes::lines(self, area.width).len();
             self.notes.line = self.notes.line.min(lines.saturating_sub(usize::from(area.height)));
         }
-        if let Mode::Help(line, wanted) = &mut self.input.mode {
-            *line = (*line).min(view::help::last_line(self.panels.size, self.theme, wanted));
+        if let Mode::Help(line, wanted) = &self.input.mode {
+            let last = view::help::last_line(self, wanted);
+            self.input.mode = Mode::Help((*line).min(last), wanted.clone());
         }
     }
 }

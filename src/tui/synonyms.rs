@@ -120,7 +120,7 @@ pub static SYNONYMS: &[Synonym] = &[
     ),
     row(
         &["temperature", "top-k", "top-p", "topk", "topp", "sampling", "random", "seed", "greedy"],
-        &["sampler", "nucleus", "sampled"],
+        &["sampler", "nucleus", "sampled", "probs"],
         "how the next token is sampled",
     ),
     row(

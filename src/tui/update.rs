@@ -298,6 +298,12 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             }
         }
         // A command needs a text after it.
+        Action::Submit if line.chosen.is_none() && COMMANDS.contains(&&*format!("{} ", line.text)) => {
+            line = GotoLine { text: format!("{} ", line.text), chosen: None };
+            if let Err(wrong) = goto::target(app, &line.text) {
+                app.say(wrong, true);
+            }
+        }
         Action::Submit if line.text != line.answer(app) && COMMANDS.contains(&&*line.answer(app)) => {
             line = GotoLine { text: line.answer(app), chosen: None };
         }
@@ -475,7 +481,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Play => toggle_playback(app),
         Action::Answers => chapter_keys::toggle_answers(app),
         Action::Chapters if app.notes.chapters.is_empty() => app.say("this program has no chapters", false),
-        Action::Chapters => app.input.mode = Mode::Chapters(chapter_keys::chapter_here(app)),
+        Action::Chapters => app.input.mode = Mode::Chapters(chapter_keys::row_here(app)),
         Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,
         Action::Close if app.progress.status != Status::Idle => return Effect::Stop,
@@ -514,7 +520,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         | Action::PlayOn
         | Action::NextScene
         | Action::PreviousScene
-        | Action::ChooseAnswer(_)
+        | Action::AnswerDigit(_)
         | Action::Report(_) => {}
     }
     Effect::None
@@ -532,7 +538,7 @@ fn open(other: Option<(Run, Address)>) -> Effect {
 
 /// Handles a key in the list of chapters. Enter goes to the stage of the chosen chapter.
 fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
-    let last = app.notes.chapters.len().saturating_sub(1);
+    let last = chapter_keys::listed(app).count().saturating_sub(1);
     let page = usize::from(app.panels.size.height / 2).max(1);
     let at = match action {
         Action::Down | Action::NextStep => at + 1,
@@ -544,7 +550,7 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
         Action::Scroll { down, .. } => at.saturating_add_signed(isize::from(down.signum())),
         Action::Explain => {
             app.input.mode = Mode::Walk;
-            return chapter_keys::open_named(app, Some(at.min(last)));
+            return chapter_keys::open_row(app, at.min(last));
         }
         Action::Close | Action::Chapters | Action::Quit | Action::Click(..) => {
             app.input.mode = Mode::Walk;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use llama_trace::chapters::CHAPTERS;
-use llama_trace::config::{ModelConfig, Pairing, Precision};
+use llama_trace::config::{Arithmetic, ModelConfig, Pairing, Precision};
 use llama_trace::record::about::Fingerprint;
 use llama_trace::record::plan::{Texts, stages};
 use llama_trace::record::writer::TextsOf;
@@ -72,6 +72,7 @@ fn record(path: &std::path::Path) {
         edits: vec![],
         config: config(),
         precision: Precision::F32,
+        arithmetic: Arithmetic::Fused,
         backend: "cpu".into(),
     };
     let sizes = card.sizes();

@@ -48,6 +48,24 @@ fn every_scene_and_every_answer_of_the_lessons_has_its_values() {
     assert!(questions >= 120, "{questions} questions");
 }
 
+/// A list of the vocabulary is sorted by size, so it shows which of the named tokens is the likeliest.
+#[test]
+fn a_choice_among_tokens_hides_the_list_of_tokens() {
+    let mut found = 0;
+    for chapter in CHAPTERS.iter().chain([&TOUR]) {
+        for scene in Lesson::parse(chapter.slug, chapter.text).unwrap().scenes {
+            let Some(question) = scene.question else { continue };
+            let lists = ["logits", "probs", "nucleus"].iter().any(|stage| scene.screen.at.contains(stage));
+            let of_tokens = |choice: &String| choice.starts_with('`');
+            if lists && !question.choices.is_empty() && question.choices.iter().all(of_tokens) {
+                assert!(question.hides_cells, "{}:{}", chapter.slug, question.line);
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 1, "{found}");
+}
+
 /// The built-in model with the two norms that make it a Qwen3 model. All their weights are 1.
 fn qwen3() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -204,6 +222,9 @@ fn files_that_are_no_lessons_are_refused() {
         ("folder.md", 3, "a directory"),
         ("missing.md", 3, "cannot be opened"),
         ("tuor", 2, "did you mean tour?"),
+        ("temperature", 0, ""),
+        ("swiglu", 0, ""),
+        ("attention", 2, "several lessons are about `attention`"),
         ("99", 2, "`llama-trace learn` lists the lessons"),
     ] {
         let (own, _, error) = told(&learn(folder.path(), &["--check", name]));

@@ -3,20 +3,27 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::sync::Arc;
+use std::task::Poll;
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
 use llama_trace::error::Result;
 use llama_trace::generate::{Batch, Prompts, Sampler, Sampling, Session};
 use llama_trace::model::{Model, pass};
-use llama_trace::trace::{Frame, NoProbe, PassDims, Probe, Recorder, Select, Site, Stage, Values};
+use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
+use llama_trace::stop::LOOK;
+use llama_trace::trace::{
+    Answer, Fork, Frame, NoProbe, PassDims, Probe, Query, Recorder, Region, Run, Select, Site, Source, Stage,
+    Status, Values,
+};
 use llama_trace_core::edit::{Edit, Edits, Given, Needed, Origin};
 use ndarray::ArrayD;
 use ndarray_npy::ReadNpyExt;
 use serde::Deserialize;
 
-use super::common::{fixture, logits};
+use super::common::{fixture, llama_trace, logits, stderr};
 use super::reference::{TOLERANCE, difference, name, values};
 
 #[derive(Deserialize)]
@@ -55,11 +62,13 @@ fn cases() -> Vec<(Model, Vec<Case>)> {
         models.entry(case.model.clone()).or_default().push(case);
     }
     assert_eq!(models.len(), 7);
-    let load = |name: &str| {
-        let folder = if name == "mqa" { "edits/mqa".into() } else { format!("golden/{name}") };
-        Model::load(&checkpoint::open(&fixture(&folder)).unwrap(), Cpu::default()).unwrap()
-    };
+    let load = |name: &str| Model::load(&checkpoint::open(&folder(name)).unwrap(), Cpu::default()).unwrap();
     models.into_iter().map(|(name, cases)| (load(&name), cases)).collect()
+}
+
+/// The folder of a model.
+fn folder(model: &str) -> PathBuf {
+    fixture(&if model == "mqa" { "edits/mqa".into() } else { format!("golden/{model}") })
 }
 
 /// The last row of each pass's logits, and stages.
@@ -112,7 +121,7 @@ fn with_sources(model: &Model, edits: Edits, dims: &[(usize, PassDims)], passes:
     let mut given = Given::default();
     for needed in edits.needs(&model.sizes(), dims, dims.len()) {
         match needed {
-            Needed::Frame(origin, site) => {
+            Needed::Frame { origin, site, .. } => {
                 let there = Site { sequence: 0, ..site };
                 let frame = match &origin {
                     Origin::Plain => frame(model, passes, there),
@@ -317,4 +326,111 @@ fn an_edit_of_one_sequence_of_a_batch_changes_this_sequence_only() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count > 100, "{count}");
+}
+
+/// The last row of the logits of a pass of `source`.
+fn last_row(source: &mut dyn Source, pass: usize) -> Vec<f32> {
+    while source.status() != Status::Idle {
+        source.wait(LOOK);
+        source.poll().unwrap();
+    }
+    let outline = source.outline();
+    let (vocab, dims) = (outline.card.sizes().vocab, outline.passes[pass].dims);
+    let site = Site { run: outline.run, ..Site::once(pass, Stage::Logits) };
+    let query = Query::Block(site, Region(vec![dims.tokens - 1..dims.tokens, 0..vocab]));
+    loop {
+        source.poll().unwrap();
+        if let Poll::Ready(answer) = source.ask(&query) {
+            let Answer::Block(block) = answer.unwrap() else { panic!("{site}") };
+            return (0..vocab).map(|v| block.get(&[dims.tokens - 1, v]).unwrap().real() as f32).collect();
+        }
+        source.wait(LOOK);
+    }
+}
+
+#[test]
+fn a_branch_of_an_edited_run_gives_the_logits_of_the_reference() {
+    let (mut count, mut wrong) = (0, Vec::new());
+    for (plain, cases) in cases() {
+        for case in cases.iter().step_by(4) {
+            count += 1;
+            let start = Start {
+                ids: case.passes[0].clone(),
+                draws: 1,
+                sampler: Sampler::new(Sampling::default()).unwrap(),
+                tokenizer: None,
+                eos: Vec::new(),
+                memory: DEFAULT_MEMORY,
+                context: Some(plain.config.context.min(20)),
+            };
+            let live = Live::start(Arc::new(edited(&plain, case)), start).unwrap();
+            let mut runs: Vec<Box<dyn Source>> = vec![Box::new(live)];
+            let mut rows = vec![last_row(&mut *runs[0], 0)];
+            // Each pass after the first is read in a branch of the run before it.
+            for (pass, ids) in case.passes[1..].iter().enumerate() {
+                let of = &mut runs[pass];
+                let fork = Fork { of: of.outline().run, pass, token: ids[0], setting: None };
+                let mut branch = of.branch(Run(pass as u16 + 1), fork).unwrap();
+                while branch.outline().passes.len() < pass + 2 {
+                    branch.advance().unwrap();
+                    last_row(&mut *branch, 0);
+                }
+                rows.push(last_row(&mut *branch, pass + 1));
+                runs.push(branch);
+            }
+            let distance = farthest(&rows, case);
+            if distance.is_nan() || distance > TOLERANCE {
+                wrong.push(format!("{}: {:?}: relative L2 error {distance:e}", case.model, case.edits));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 40, "{count}");
+}
+
+fn ok(args: &[&str]) -> Output {
+    let output = llama_trace(args);
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    output
+}
+
+#[test]
+fn cells_of_a_trace_give_the_logits_of_the_reference() {
+    let (temporary, mut count) = (tempfile::tempdir().unwrap(), 0);
+    let path = |name: String| temporary.path().join(name).to_str().unwrap().to_owned();
+    let cases = cases().into_iter().flat_map(|(_, cases)| cases);
+    // A trace of the first pass needs no tokens that a run would draw.
+    let of_prompts = cases.filter(|case| {
+        case.edits.iter().all(|text| text.starts_with("p0")) && case.edits.concat().contains("\"ids ")
+    });
+    for (number, case) in of_prompts.enumerate().step_by(2) {
+        count += 1;
+        let (model, ids) =
+            (folder(&case.model), |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>());
+        let model = model.to_str().unwrap();
+        let mut args =
+            vec!["export".to_owned(), "--model".into(), model.into(), "--stage".into(), "logits".into()];
+        args.extend(["--ids".into(), ids(&case.passes[0]).join(",")]);
+        for (at, text) in case.edits.iter().enumerate() {
+            let mut edit = text.clone();
+            while let Some((before, rest)) = edit.split_once("\"ids ") {
+                let (prompt, after) = rest.split_once('"').unwrap();
+                let trace = path(format!("{number}-{at}-{}.trace", before.len()));
+                let keep = ["all", "minimal"][count % 2];
+                ok(&["record", "--model", model, "--ids", prompt, "--keep", keep, "--out", &trace]);
+                edit = format!("{before}{trace}{after}");
+            }
+            args.extend(["--edit".into(), edit]);
+        }
+        let out = path(format!("out-{number}"));
+        args.extend(["--out".into(), out.clone()]);
+        ok(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let file = std::fs::File::open(format!("{out}/pass_000/logits.npy")).unwrap();
+        let logits = ArrayD::<f32>::read_npy(file).unwrap();
+        let last = logits.index_axis(ndarray::Axis(0), case.passes[0].len() - 1);
+        let last: Vec<f32> = last.iter().copied().collect();
+        let distance = logits::distance(&last, &case.logits[0]);
+        assert!(distance <= TOLERANCE, "{}: {:?}: relative L2 error {distance:e}", case.model, case.edits);
+    }
+    assert!(count > 8, "{count}");
 }

@@ -166,7 +166,7 @@ fn ragged_prompts_and_what_follows_have_the_bits_that_each_has_alone() {
 
 #[test]
 fn so_have_they_with_every_kernel_and_a_window() {
-    let kernels = |precision| Kernel::available().into_iter().map(move |kernel| (kernel, precision));
+    let kernels = |precision| Kernel::selectable().into_iter().map(move |kernel| (kernel, precision));
     let cases = PRECISIONS.into_iter().flat_map(kernels);
     for (kernel, precision) in sampled("kernels of a batch with a window", cases, 6) {
         let model = longer("mistral", Cpu::with_kernel(kernel).with_precision(precision));
@@ -178,7 +178,7 @@ fn so_have_they_with_every_kernel_and_a_window() {
 fn so_have_they_in_the_built_in_model() {
     let built_in = llama_trace::builtin::open().unwrap();
     let cases =
-        Kernel::available().into_iter().flat_map(|kernel| PRECISIONS.map(|precision| (kernel, precision)));
+        Kernel::selectable().into_iter().flat_map(|kernel| PRECISIONS.map(|precision| (kernel, precision)));
     for (kernel, precision) in sampled("kernels of a batch in the built-in model", cases, 4) {
         let cpu = Cpu::with_kernel(kernel).with_precision(precision);
         let model = Model::load(&built_in, cpu.with_cache_dtype(CacheDtype::F16)).unwrap();

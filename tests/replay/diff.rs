@@ -290,7 +290,7 @@ fn precisions_kernels_and_caches_are_never_accused() {
         let all = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
         let mut others: Vec<Model> =
             all.into_iter().map(|precision| model_in(on, Cpu::default().with_precision(precision))).collect();
-        others.extend(Kernel::available().into_iter().flat_map(|kernel| {
+        others.extend(Kernel::selectable().into_iter().flat_map(|kernel| {
             [Precision::F32, Precision::Bf16]
                 .map(|p| model_in(on, Cpu::with_kernel(kernel).with_precision(p)))
         }));

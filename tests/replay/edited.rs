@@ -2,10 +2,13 @@
 //! the edited values.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
 use llama_trace::model::Model;
+use llama_trace::replay::derive::{derive, is_derivable};
+use llama_trace::stop::Stop;
 use llama_trace::trace::explanation::ExplanationAt;
 use llama_trace::trace::lens::{AttributionAt, Contributor};
 use llama_trace::trace::{
@@ -178,10 +181,46 @@ fn before_an_edit_nothing_changes_and_after_it_something_does() {
 }
 
 #[test]
+fn in_each_precision_a_written_value_is_there_and_what_is_computed_from_it_reads_it() {
+    let mut derived = 0;
+    let all: Vec<_> = models_in(&MODELS).collect();
+    for (name, plain) in sampled("models with a value written to every stage", all, 4) {
+        let plain = plain();
+        let before = first(&plain);
+        for stage in stages(&plain) {
+            let (place, layer) = match stage.in_layer() {
+                true => (format!("p0/L1/{stage}"), Some(1)),
+                false => (format!("p0/{stage}"), None),
+            };
+            let model = edited(&plain, &[&format!("{place} = 0.5")]);
+            let after = first(&model);
+            let at = Site { layer, ..Site::once(0, stage) };
+            assert!(after[&at].floats().unwrap().iter().all(|value| *value == 0.5), "{name}: {place}");
+            let order = |site: Site| (site.stage.info().section, site.layer, site.stage);
+            for (site, frame) in &after {
+                if order(*site) < order(at) {
+                    assert_same(frame, &before[site]);
+                } else if is_derivable(site.stage) && !model.edits.stop_derivation(site.stage) {
+                    derived += 1;
+                    let mut input = |site: Site| Ok(Arc::new(after[&site].clone()));
+                    let (sizes, precision) = (plain.sizes(), plain.backend.precision());
+                    let dims = PassDims { tokens: PROMPT.len(), ..PassDims::default() };
+                    let frame = derive(*site, &sizes, precision, dims, &Stop::default(), &mut input).unwrap();
+                    assert_same(&frame, &after[site]);
+                }
+            }
+        }
+    }
+    assert!(derived > 1000, "{derived}");
+}
+
+#[test]
 fn a_run_in_a_batch_and_in_the_viewer_has_the_same_edited_values() {
     let texts = [
         "L0/xk[pos=2] = 0",
         "p0/L1/softmax[h=1] = mean",
+        "L0/keys[h=1] *= 2",
+        "L0/values[h=0,k=1] = 3",
         "L1/mask off",
         "L1/ffn_hidden[f=3-7] *= -2",
         "final_norm[t=4] = mean",

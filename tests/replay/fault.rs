@@ -10,7 +10,7 @@ use llama_trace::backend::{
     self, AttentionPart, AttentionShape, AttentionSink, Backend, Buffer, Cache, Draw, Limits, Mark, Matrix,
     Operation, PassRows, SeeGroups, Span, Vector,
 };
-use llama_trace::config::{CacheDtype, Pairing, Precision};
+use llama_trace::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use llama_trace::error::Result;
 use llama_trace::stop::Stop;
 use llama_trace::tensor::{Dtype, Tensor};
@@ -133,6 +133,10 @@ impl Backend for Other {
 
     fn precision(&self) -> Precision {
         self.cpu.precision()
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        self.cpu.arithmetic()
     }
 
     fn bit_exact(&self, _: Operation) -> bool {

@@ -159,7 +159,7 @@ fn compare_fused(what: &str, backend: impl Backend + 'static) {
 
 #[test]
 fn fused_operations_make_what_the_plain_ones_make_over_odd_sizes() {
-    for kernel in Kernel::available() {
+    for kernel in Kernel::selectable() {
         for precision in super::PRECISIONS {
             let what = format!("{} in {precision:?}", kernel.name());
             compare_fused(&what, Cpu::with_kernel(kernel).with_precision(precision));

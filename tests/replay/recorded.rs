@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use llama_trace::backend::cpu::Cpu;
+use llama_trace::backend::Backend;
+use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace::error::Error;
 use llama_trace::generate::{Sampler, Session};
@@ -139,11 +140,17 @@ fn block(source: &mut dyn Source, site: Site, shape: &[usize]) -> Result<Frame, 
 fn every_stage_of_a_trace_that_is_opened_has_the_bits_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
-    let mut runs: Vec<_> = MODELS.iter().flat_map(|name| precisions.map(|it| (*name, it, None))).collect();
-    runs.extend([("gqa", Precision::F32, Some(CacheDtype::F16)), ("gqa", Precision::Q8 { group: 7 }, None)]);
-    for (number, (name, precision, cache)) in runs.into_iter().enumerate() {
-        let mut cpu = Cpu::default().with_precision(precision);
-        cpu = cache.map_or(cpu.clone(), |dtype| cpu.with_cache_dtype(dtype));
+    let cpus = precisions.map(|precision| Cpu::default().with_precision(precision));
+    let mut runs: Vec<_> = MODELS.iter().flat_map(|name| cpus.clone().map(|cpu| (*name, cpu))).collect();
+    runs.extend([
+        ("gqa", Cpu::default().with_cache_dtype(CacheDtype::F16)),
+        ("gqa", Cpu::default().with_precision(Precision::Q8 { group: 7 })),
+    ]);
+    // The trace has the arithmetic of its kernel.
+    let wasm = precisions.map(|precision| Cpu::with_kernel(Kernel::wasm()).with_precision(precision));
+    runs.extend(wasm.map(|cpu| ("qwen3", cpu)));
+    for (number, (name, cpu)) in runs.into_iter().enumerate() {
+        let precision = cpu.precision();
         let model = model_in(name, cpu);
         for keep in [Keep::Minimal, Keep::All] {
             let path = folder.path().join(format!("{number}{keep:?}"));

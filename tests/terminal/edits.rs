@@ -1,4 +1,4 @@
-//! Edits in a trace: an edited run needs the model's weights, from `--model` or from the program itself.
+//! Edits in a trace: with the model, which `--model` or the program itself gives, and without it.
 
 use std::path::Path;
 
@@ -50,15 +50,23 @@ fn a_trace_of_the_built_in_model_is_edited_without_an_option() {
 }
 
 #[test]
-fn a_trace_without_its_model_says_what_to_type() {
+fn a_trace_without_its_model_is_edited_up_to_the_next_weights() {
     let folder = tempfile::tempdir().unwrap();
     let model = fixture("golden/gqa").display().to_string();
     let trace = recorded(folder.path(), &["--model", &model, "--ids", "1,5,9,3"]);
-    for (size, key) in [((80, 24), "E"), ((120, 40), "w")] {
-        let mut viewer = Terminal::start(size, command(&["open", &trace, "--at", "p0/L1/xq"]));
-        viewer.shows(&["p0/L1/xq["]);
-        viewer.send(key);
+    for size in [(80, 24), (120, 40)] {
+        let mut viewer = Terminal::start(size, command(&["open", &trace, "--at", "p0/L1/scores"]));
+        viewer.shows(&["p0/L1/scores["]);
+        viewer.send("w");
         viewer.shows(&["llama-trace open run.trace --model DIR"]);
+        viewer.send("E");
+        viewer.shows(&["edit p0/L1/scores["]);
+        viewer.send("9\r");
+        viewer.shows(&["r1 is the trace with p0/L1/scores[", "= 9"]);
+        viewer.send("/softmax\r");
+        viewer.shows(&["r1:p0/L1/softmax["]);
+        viewer.send("/attn_output\r");
+        viewer.shows(&["an edit reaches it", "--model"]);
         quit(viewer);
     }
 }

@@ -84,13 +84,19 @@ fn attention_opens_with_the_diagonal_visible() {
 #[test]
 fn the_map_of_heads_shows_attention_one_token_back_and_enter_opens_a_head() {
     let mut stage = Stage::sized("softmax", (120, 40), Depth::None);
-    let mut backs = Vec::new();
+    let (mut backs, mut most) = (Vec::new(), Vec::new());
     for layer in 0..3 {
         for head in 0..4 {
             stage.keys(&format!("/L{layer}/softmax[h={head}]")).key(KeyCode::Enter);
             let matrix = matrix(&stage.app);
-            let sum: f64 = (1..matrix.len()).map(|t| matrix[t][t - 1]).sum();
-            backs.push((sum / (matrix.len() - 1) as f64, layer, head));
+            let mean = |of: &dyn Fn(usize) -> f64| {
+                (1..matrix.len()).map(of).sum::<f64>() / (matrix.len() - 1) as f64
+            };
+            let back = mean(&|t| matrix[t][t - 1]);
+            let all = [('P', back), ('F', mean(&|t| matrix[t][0])), ('S', mean(&|t| matrix[t][t]))];
+            let (letter, share) = all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+            most.push((format!("{letter} {share:.2}"), layer, head));
+            backs.push((back, layer, head));
         }
     }
     stage.choose("layers");
@@ -101,13 +107,12 @@ fn the_map_of_heads_shows_attention_one_token_back_and_enter_opens_a_head() {
     layout.each_cell(&stage.app, |layer, head, x, y| {
         let (x, y) = (layout.area.x + x, layout.area.y + y);
         let told: String = (x..x + layout.cell - 1).map(|x| buffer[(x, y)].symbol()).collect();
-        let (back, ..) = *backs.iter().find(|(_, l, h)| (*l, *h) == (layer, head)).unwrap();
-        assert_eq!(told.trim(), format!("{back:.2}"), "L{layer} h{head}\n{}", stage.screen());
+        let (largest, ..) = most.iter().find(|(_, l, h)| (*l, *h) == (layer, head)).unwrap();
+        assert_eq!(told.trim(), largest, "L{layer} h{head}\n{}", stage.screen());
     });
     backs.sort_by(|a, b| b.0.total_cmp(&a.0));
     let (back, layer, head) = backs[0];
-    stage.shows(&format!("one token back   L{layer} h{head} {back:.2}"));
-    stage.shows("the mean of softmax[h, t, p − 1]");
+    stage.shows(&format!("P previous token L{layer} h{head} {back:.2}"));
     stage.keys("/L0/softmax[h=0,t=7,k=3]").key(KeyCode::Enter);
     stage.keys("jl");
     assert_eq!((stage.app.place().layer, stage.app.index()[0]), (Some(1), 1));
@@ -132,7 +137,7 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
     }
     desk.keys("6");
     assert_eq!(desk.app.view().name(), "layers");
-    desk.shows(&format!("one token back   L{} h{} {:.2}", best.1, best.2, best.0));
+    desk.shows(&format!("P previous token L{} h{} {:.2}", best.1, best.2, best.0));
     // In a decode pass, the view `layers` has only one query.
     desk.go("p1/L0/softmax");
     desk.keys("6").shows("for the one query");
@@ -161,20 +166,21 @@ fn the_map_names_the_induction_head_and_defines_its_score_at_every_size() {
             let line = screen.lines().find_map(|line| Some(line[line.find(name)?..].to_owned()));
             line.unwrap_or_else(|| panic!("no {name}\n{screen}"))
         };
-        assert!(line("induction  ").contains("L1 h0 0."), "{screen}");
-        assert!(line("duplicate token  ").contains(" h"), "{screen}");
-        let definitions =
-            ["after them", "the tokens after earlier", "mean weight of the tokens after earlier"];
-        let defined = definitions.iter().any(|form| screen.contains(&format!("induction: {form}")));
-        assert!(defined, "{screen}");
+        assert!(line("I induction  ").contains("L1 h0 0."), "{screen}");
+        assert!(line("D duplicate  ").contains(" h"), "{screen}");
+        // The legend says what each letter of the map means.
+        let meant = ["I after it", "I after equal", "D earlier equal tokens · I tokens after these"];
+        assert!(meant.iter().any(|form| screen.contains(form)), "{screen}");
+        // The map shows the head that copies by its letter.
+        assert!(screen.contains("I 0.") || screen.contains("I.") || screen.contains("I1.0"), "{screen}");
     }
     // The numbers are those of the softmax.
     let mut desk = Desk::reading(TEXT, "L1/softmax[h=0]", (200, 60));
     let (induction, duplicate) = of_repeats(&matrix(&desk.app), &tokens);
     assert!(induction > 0.5 && duplicate < 0.1, "{induction} {duplicate}");
     desk.choose("layers");
-    desk.shows(&format!("induction        L1 h0 {induction:.2}"));
-    desk.shows("over 3 queries");
+    desk.shows(&format!("I induction      L1 h0 {induction:.2}"));
+    desk.shows("I, D: over 3 queries");
 }
 
 #[test]
@@ -183,7 +189,7 @@ fn a_text_without_a_repeated_token_has_no_induction_score() {
         let mut desk = Desk::at("L0/softmax", size);
         desk.choose("layers");
         let screen = desk.screen();
-        for name in ["induction        ", "duplicate token  "] {
+        for name in ["I induction      ", "D duplicate      "] {
             assert!(screen.contains(&format!("{name}no repeated token in this text")), "{screen}");
         }
         desk.go("p1/L0/softmax");
@@ -489,14 +495,8 @@ fn every_number_of_the_map_of_heads_is_complete_and_correct() {
     for width in 60..=200 {
         stage.event(Event::Resize(width, 16 + width % 40));
         // Below these lines is the foot of the panel.
-        let of_heads = [
-            "layer",
-            "one token back",
-            "induction  ",
-            "duplicate token",
-            "the first token",
-            "the token itself",
-        ];
+        let of_heads =
+            ["layer", "P previous token", "I induction  ", "D duplicate", "F first token", "S token itself"];
         for line in stage.body().iter().filter(|line| of_heads.iter().any(|name| line.starts_with(name))) {
             for number in read_text(line).into_iter().filter(|number| number.contains('.')) {
                 assert!(shares.contains(&number), "{number} in `{line}` at {width}\n{}", stage.screen());

@@ -309,7 +309,7 @@ fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
         for _ in 0..13 {
             desk.key(KeyCode::Left);
         }
-        desk.shows("top-k cuts here: 1 stay");
+        desk.shows("top-k cuts here: 1 kept");
     }
 }
 

@@ -1,16 +1,10 @@
 //! Edits in the viewer: the line in which they are typed, the runs that they start, their marks and their list.
 
-use std::collections::HashMap;
-
-use llama_trace::backend::cpu::Cpu;
-use llama_trace::generate::{Sampler, Sampling, Session};
-use llama_trace::model::Model;
-use llama_trace::trace::{Frame, FrameData, PassDims, Recorder, Run, Select, Site, Source, TokenLabel};
+use llama_trace::trace::{Run, Source, TokenLabel};
 use llama_trace::tui::runs::{NewRun, Runs};
 use llama_trace::tui::theme::Depth;
-use llama_trace_core::edit::{Edit, Edits};
+use llama_trace_core::edit::Edit;
 use llama_trace_core::error::Result;
-use ndarray::Dimension;
 
 use crate::sequences::Program;
 use crate::stage::Stage;
@@ -140,12 +134,14 @@ fn the_list_switches_edits_on_and_off_and_finds_runs_again() {
     let mut program = program((120, 40));
     program.keys("X");
     assert!(program.stage.message().starts_with("no run has an edit yet"), "{}", program.stage.message());
-    program.keys("/edit L1/softmax[h=0] *= 2\r/without L0/h1\r");
+    // Enter after the command alone waits for its text.
+    program.keys("/edit\rL1/softmax[h=0] *= 2\r/without L0/h1\r");
     assert_eq!(program.stage.app.outline().run, Run(2));
     assert_eq!(program.stage.app.outline().card.edits, ["L1/softmax[h=0] *= 2", "L0/h1 off"]);
     program.keys("X");
     program.stage.shows("[x] L1/softmax[h=0] *= 2");
     program.stage.shows("[x] L0/h1 off");
+    program.stage.shows("x: this run has the edit");
     // Without the first edit it is a new run; without the second one, the first edited run.
     program.keys("\r");
     assert_eq!(program.stage.app.outline().run, Run(3));
@@ -221,65 +217,5 @@ fn a_trace_names_the_option_that_edits_need() {
     for key in ["E", "w"] {
         stage.keys(key);
         assert!(stage.message().contains("--model"), "{}", stage.message());
-    }
-}
-
-/// The frames of a prompt and two more tokens.
-fn frames(model: &Model, ids: &[u32; 7]) -> (HashMap<Site, Frame>, Vec<PassDims>) {
-    let sampler = Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() }).unwrap();
-    let mut session = Session::new(model, sampler).unwrap();
-    let (select, mut frames, mut passes) = (Select::all(), HashMap::new(), Vec::new());
-    for ids in [&ids[..5], &ids[5..6], &ids[6..]] {
-        let dims = session.next_pass(ids.len());
-        let mut recorder = Recorder::new(model.sizes(), dims, &select, |frame: Frame| {
-            frames.insert(frame.site, frame);
-        });
-        session.run(ids, &mut recorder).unwrap();
-        passes.push(dims);
-    }
-    (frames, passes)
-}
-
-/// Compares what is said of edits with runs: a number that differs from the plain run is edited, or an edit reaches it.
-#[test]
-fn a_number_that_an_edit_changes_is_marked_or_reached() {
-    let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
-    let ids = [300, 301, 40, 302, 303, 41, 42];
-    let (plain, passes) = frames(&model, &ids);
-    let sizes = model.sizes();
-    for text in [
-        "p0/embedding[t=2,d=3] += 1",
-        "p0/L1/xq[t=2,h=1] *= 3",
-        "p0/L1/xk[t=2,g=0] *= 3",
-        "p0/L1/xv[t=3] = 0",
-        "p0/L0/keys[k=1,h=2] = 0",
-        "p0/L1/values[k=1,h=2] = 0",
-        "p0/L1/scores[h=1,t=3,k=2] += 5",
-        "p1/L1/softmax[h=1,k=2] = 1",
-        "p0/L2/attn_heads[t=1,h=0] *= 2",
-        "p0/L0/ffn_hidden[t=1,f=7] += 4",
-        "p1/L3/ffn_residual *= 2",
-        "p0/rope_cos[t=3] = 0",
-        "L3/h1 off",
-        "p0/final_norm *= 2",
-    ] {
-        let edit = Edit::parse(text).unwrap();
-        let (edited, _) = frames(&model.with_edits(Edits::new(vec![edit.clone()])), &ids);
-        let (mut differ, mut reached) = (0, 0);
-        for (site, frame) in &plain {
-            let (FrameData::F32(a), FrameData::F32(b)) = (&frame.data, &edited[site].data) else { continue };
-            for ((index, a), b) in a.indexed_iter().zip(b) {
-                let index = index.slice();
-                let place = &edit.parts[0].place;
-                let is_edited = place.has(*site) && place.contains(passes[site.pass], index);
-                let is_reached = place.reaches(&sizes, &passes, *site, index);
-                let same = a.to_bits() == b.to_bits();
-                assert!(same || is_edited || is_reached, "{text}: {site} {index:?} is {b} and not {a}");
-                differ += usize::from(!same && is_reached && site.pass == 0);
-                reached += usize::from(is_reached && site.pass == 0);
-            }
-        }
-        // Most of the reached numbers of the pass differ: the answer is not "everything".
-        assert!(differ * 3 >= reached, "{text}: {differ} of {reached} differ");
     }
 }

@@ -1,13 +1,18 @@
 //! Lessons in the viewer: scenes, questions, hidden values, and the way back.
 
+use llama_trace::picture::Paper;
 use llama_trace::trace::{Run, Source};
 use llama_trace::tui::app::App;
+use llama_trace::tui::palette::Palette;
 use llama_trace::tui::runs::{NewRun, Runs};
 use llama_trace::tui::theme::{Depth, Theme};
+use llama_trace::tui::user_event::KeyCode;
 use llama_trace::tui::{Answered, OpenLesson, effects};
 use llama_trace_core::chapters::{Chapter, Chapters};
 use llama_trace_core::error::Result;
 use llama_trace_core::lesson::Lesson;
+use ratatui::buffer::Cell;
+use ratatui::style::{Color, Modifier};
 
 use crate::sequences::Program;
 use crate::stage::Stage;
@@ -90,22 +95,40 @@ fn begin(run: Run, new: NewRun) -> Result<Vec<Box<dyn Source>>> {
     let mut source = Synthetic::new();
     source.outline.run = run;
     source.outline.card.edits = setting.edits.clone();
+    for _ in 1..setting.passes {
+        source.advance()?;
+        source.poll()?;
+    }
     Ok(vec![Box::new(source)])
 }
 
 fn program(size: (u16, u16)) -> Program {
+    themed(size, Theme::new(Depth::None), None)
+}
+
+fn themed(size: (u16, u16), theme: Theme, tour: Option<Chapter>) -> Program {
     let mut program = Program::alone(size);
     program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(begin));
     let outline = Synthetic::new().outline;
-    program.stage.app =
-        App::new(outline, Theme::new(Depth::None), size).with_chapters(LESSONS).with_other_runs(None, None);
+    program.stage.app = App::new(outline, theme, size).with_chapters(LESSONS).with_other_runs(tour, None);
     program
+}
+
+const TOUR: Chapter = Chapter { slug: "tour", text: "# The tour\n\n<!-- scene: p0/L0/xq -->\n\nHere.\n" };
+
+/// Opens a lesson at a scene, from 0.
+fn open(program: &mut Program, text: &str, scene: usize) {
+    let lesson = Lesson::parse("lesson", text).unwrap();
+    let open = OpenLesson { lesson, scene, ..OpenLesson::default() };
+    effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
+    // Any key takes in what has come meanwhile.
+    program.keys("r");
 }
 
 /// The key with the largest weight, and a wrong key that is not 0.
 fn keys() -> (usize, usize) {
     let mut stage = Stage::sized("softmax", (120, 40), Depth::None);
-    stage.keys("/L1/softmax[h=2,t=5,k=0]").key(llama_trace::tui::user_event::KeyCode::Enter);
+    stage.keys("/L1/softmax[h=2,t=5,k=0]").key(KeyCode::Enter);
     let tensor = stage.app.tensor().unwrap();
     let weight = |k: usize| tensor.get(&[2, 5, k]).unwrap().real();
     let best = (0..6).max_by(|&a, &b| weight(a).total_cmp(&weight(b))).unwrap();
@@ -218,6 +241,10 @@ fn the_go_to_line_opens_a_lesson_by_its_name() {
     program.stage.shows("scene 1 of 4");
     program.keys("\u{1b}/learn 77\r");
     program.stage.shows("there is no lesson `77`");
+    program.keys("\u{1b}/learn tests\r");
+    program.stage.shows("scene 1 of 4");
+    program.keys("\u{1b}/learn zebra\r");
+    program.stage.shows("there is no lesson `zebra`");
     lacks(&program, "scene 1 of");
 }
 
@@ -234,7 +261,7 @@ fn numbers_are_typed_and_a_wrong_form_is_no_try() {
     program.stage.shows("Not this one.");
     let value = {
         let mut stage = Stage::sized("xq", (120, 40), Depth::None);
-        stage.keys("/L0/xq[t=3,h=1,c=2]").key(llama_trace::tui::user_event::KeyCode::Enter);
+        stage.keys("/L0/xq[t=3,h=1,c=2]").key(KeyCode::Enter);
         stage.app.tensor().unwrap().get(&stage.app.index()).unwrap().real()
     };
     program.keys(&format!("\r{value:.2}\r"));
@@ -304,6 +331,138 @@ fn a_scene_that_cannot_be_shown_says_why_and_the_walk_goes_on() {
     program.keys(" ");
     program.stage.shows("scene 3 of 3");
     lacks(&program, "cannot be shown");
+}
+
+#[test]
+fn digits_answer_and_never_change_the_view() {
+    let mut program = program((120, 40));
+    open(&mut program, TEXT, 2);
+    let view = program.stage.app.view().name();
+    program.keys("2");
+    program.stage.shows("✓ Right.");
+    program.keys("1");
+    assert_eq!(program.stage.app.view().name(), view);
+    assert!(program.stage.message().starts_with("the question is answered"), "{}", program.stage.message());
+    // The first digit of a number opens the line of the answer.
+    open(&mut program, TEXT, 1);
+    program.keys("4");
+    program.stage.shows("your answer: 4");
+    program.keys("2\r");
+    program.stage.shows("Not this one.");
+}
+
+#[test]
+fn help_and_footer_say_what_the_keys_do_in_a_lesson() {
+    let mut program = program((80, 24));
+    for scene in 0..4 {
+        open(&mut program, TEXT, scene);
+        for entry in ["Space next", "Backspace back", "Esc leave", "? help", "q quit"] {
+            program.stage.shows(entry);
+        }
+    }
+    program.stage.shows("/ go to");
+    program.keys("?");
+    program.stage.shows("This lesson");
+    program.stage.shows("the next page of the words, then the next scene");
+    lacks(&program, "n, Space");
+    program.keys("Backspace");
+    program.stage.shows("the scene before");
+    lacks(&program, "where you pressed Enter");
+}
+
+#[test]
+fn the_list_of_chapters_begins_with_the_tour() {
+    let mut program = themed((80, 24), Theme::new(Depth::None), Some(TOUR));
+    program.keys("C");
+    program.stage.shows("The tour");
+    program.stage.shows("A lesson of the tests");
+    program.keys("g\r");
+    program.stage.shows("scene 1 of 1");
+}
+
+#[test]
+fn a_question_about_a_shape_hides_the_lengths() {
+    let text = "# A\n\n<!-- scene: p0/L1/softmax[h=2,t=5] -->\n\n<!-- ask: shape\nanswer: p0/L1/softmax.shape\n-->\nWhich shape?\n\n<details><summary>Answer</summary>\n\nThis.\n\n</details>\n";
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut program = program(size);
+        open(&mut program, text, 0);
+        lacks(&program, "head 4");
+        lacks(&program, "4 × 12");
+        program.stage.shows("head × token × key");
+        program.keys("\r(4,12,12)\r");
+        program.stage.shows("✓ Right.");
+        lacks(&program, "head × token × key");
+    }
+}
+
+/// In a decode pass, the rows of earlier passes are above the asked row.
+#[test]
+fn an_answer_from_another_pass_or_another_stage_is_no_try() {
+    let text = "# A\n<!-- passes: 2 -->\n\n<!-- scene: p1/L1/softmax[h=2,t=0,k=0] -->\n\n<!-- ask: key\nanswer: k=p1/L1/softmax[h=2,t=0].argmax\n-->\nWhich key?\n\n<details><summary>Answer</summary>\n\nThis.\n\n</details>\n";
+    let mut program = program((120, 40));
+    open(&mut program, text, 0);
+    program.stage.shows("Which key?");
+    program.keys("k\r");
+    program.stage.shows("This is p0/L1/softmax. The question is");
+    program.keys("\u{8}/L0/softmax\r\r");
+    program.stage.shows("This is p1/L0/softmax. The question is");
+    assert_eq!(program.stage.app.take_progress().unwrap().answers[0], (Answered::Open, 0));
+    // Back at the scene, every key of the row can be chosen, and one of them is right.
+    program.keys("\u{8}");
+    let right = (0..13).any(|key| {
+        program.keys(&format!("/p1/L1/softmax[h=2,t=0,k={key}]\r\r"));
+        program.stage.screen().contains("✓ Right.")
+    });
+    assert!(right, "{}", program.stage.screen());
+}
+
+#[test]
+fn a_presentation_is_large_and_light() {
+    let theme = Theme::new(Depth::True).with(Palette::default(), Paper::Light);
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut program = themed(size, theme, None);
+        let text = "# A\n\n<!-- scene: p0/L0/attn_norm[t=3]\nview: heatmap\n-->\n\nWords.\n";
+        let lesson = Lesson::parse("lesson", text).unwrap();
+        let open = OpenLesson { lesson, presents: true, ..OpenLesson::default() };
+        effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
+        program.keys("r");
+        let buffer = program.stage.buffer();
+        // The cell after a wide character is empty.
+        let is_plain = |cell: &&Cell| cell.bg == Color::Reset || cell.fg == Color::Reset;
+        let plain = buffer.content.iter().filter(is_plain).count();
+        assert!(plain < 10, "{plain}");
+        // Fewer columns, each with its number in bold; rows are higher if there is room.
+        let layout = program.stage.app.layout().unwrap();
+        assert!(layout.cell >= 9, "{layout:?}");
+        assert_eq!(layout.tall > 1, size.1 > 24, "{layout:?}");
+        let mut numbers = 0;
+        layout.each_cell(&program.stage.app, |_, _, x, y| {
+            let (x, y) = (layout.area.x + x, layout.area.y + y);
+            for x in x..x + layout.cell {
+                let cell = &buffer[(x, y)];
+                if cell.symbol().bytes().all(|byte| byte.is_ascii_digit()) {
+                    assert!(cell.modifier.contains(Modifier::BOLD), "{x} {y}");
+                    numbers += 1;
+                }
+            }
+        });
+        assert!(numbers > 20, "{numbers}");
+    }
+}
+
+#[test]
+fn all_columns_of_the_neurons_fit_beside_the_words() {
+    let text = "# A\n\n<!-- scene: p0/L1/ffn_hidden[t=3]\nview: neurons\n-->\n\nWords.\n";
+    for presents in [false, true] {
+        let mut program = program((80, 24));
+        let lesson = Lesson::parse("lesson", text).unwrap();
+        let open = OpenLesson { lesson, presents, ..OpenLesson::default() };
+        effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
+        program.keys("r");
+        let screen = program.stage.screen();
+        let heading = screen.lines().find(|line| line.contains(" silu ")).unwrap().split('│').next();
+        assert!(heading.unwrap().trim_end().ends_with("hidden"), "{screen}");
+    }
 }
 
 #[test]

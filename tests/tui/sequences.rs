@@ -380,7 +380,7 @@ fn the_sampler_explains_top_p_and_its_bars() {
         let screen = program.keys("]]→").stage.screen();
         let legend =
             screen.lines().find(|line| line.contains("T tried")).unwrap_or_else(|| panic!("{screen}"));
-        assert!(legend.contains("█ may be sampled") || legend.contains("█ stays"), "{legend}");
+        assert!(legend.contains("█ may be sampled") || legend.contains("█ kept"), "{legend}");
     }
 }
 
@@ -435,8 +435,8 @@ fn in_a_small_window_the_sampler_shows_the_setting_and_every_cut() {
             [name, short].iter().any(|name| screen.contains(&format!("→ {name}: {count}")))
         };
         let cuts = said("top-k", draw.after_k.count) && said("top-p", draw.after_p.count);
-        let stay = screen.contains(&format!("{} stay", draw.after_p.count));
-        assert!(if size.1 == 16 { stay } else { cuts }, "{size:?}\n{screen}");
+        let kept = screen.contains(&format!("{} kept", draw.after_p.count));
+        assert!(if size.1 == 16 { kept } else { cuts }, "{size:?}\n{screen}");
     }
 }
 

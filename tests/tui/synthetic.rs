@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision};
+use llama_trace::config::{Arithmetic, CacheDtype, ModelConfig, Pairing, Precision};
 use llama_trace::error::{Error, Result};
 use llama_trace::explain::{Line, Operands, Place, Rules, added, strongest};
 use llama_trace::generate::{Sampler, Sampling};
@@ -104,9 +104,16 @@ impl Synthetic {
     }
 
     pub(crate) fn with(config: ModelConfig, precision: Precision, tokens: Vec<TokenLabel>) -> Self {
-        let (name, backend) = ("synthetic-3x4".into(), "cpu".into());
-        let card =
-            ModelCard { name, ignored: vec![], without: vec![], edits: vec![], config, precision, backend };
+        let card = ModelCard {
+            name: "synthetic-3x4".into(),
+            ignored: vec![],
+            without: vec![],
+            edits: vec![],
+            config,
+            precision,
+            arithmetic: Arithmetic::Fused,
+            backend: "cpu".into(),
+        };
         let dims = PassDims { pass: 0, start: 0, tokens: tokens.len(), ..PassDims::default() };
         let outline = Outline {
             run: Run::ITSELF,

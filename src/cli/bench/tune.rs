@@ -33,7 +33,8 @@ pub(super) fn measure(
         Result::Ok((time, line))
     };
     let (mut best, mut line, mut readings) = (f64::INFINITY, None, Vec::new());
-    for backend in model.backend.kernels() {
+    // A default kernel has the default arithmetic.
+    for backend in model.backend.kernels().into_iter().filter(|backend| backend.arithmetic().is_fused()) {
         let of_kernel = backend.readings();
         let (time, of_table) = tune(backend, None)?;
         if time < best {

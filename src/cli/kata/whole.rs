@@ -14,6 +14,7 @@ use super::super::progress::Progress;
 use super::super::{KataArgs, output, prompt};
 use super::folder::Folder;
 use super::{BuiltIn, number, process};
+use crate::cli::tell;
 
 /// The text that is continued without `--prompt`.
 const TEXT: &str = "Once upon a time";
@@ -29,8 +30,11 @@ struct First {
     mistake: Option<String>,
 }
 
+/// Why a whole pass does not use all kata, in a sentence.
+pub(super) const UNUSED: &str = "It computes in float32, draws greedily, and keeps a cache.";
+
 /// Returns whether a whole pass can use the kata. It draws greedily, in float32, with earlier passes.
-fn is_used(kata: &Kata) -> bool {
+pub(super) fn is_used(kata: &Kata) -> bool {
     let is_sampler = kata.stages.iter().all(|stage| *stage >= Stage::PenalizedLogits);
     let int8 = kata.stages.iter().all(|stage| stage.is_int8() || stage.is_scale());
     kata.name != "layer" && !int8 && (!is_sampler || kata.name == "argmax")
@@ -46,7 +50,7 @@ fn finished(dir: &Path, run_with: Option<&str>) -> Result<Finished> {
         files.push(entry.map_err(wrong)?.path());
     }
     files.sort();
-    let mut all = Finished::new();
+    let (mut all, mut unused) = (Finished::new(), Vec::new());
     for file in files.into_iter().filter(|file| file.is_file()) {
         let name = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let Some(kata) = KATAS.iter().find(|kata| kata.name == name) else { continue };
@@ -55,7 +59,11 @@ fn finished(dir: &Path, run_with: Option<&str>) -> Result<Finished> {
         let is_python = file.extension().is_some_and(|extension| extension == "py");
         // Sources of compiled programs lie beside them.
         let is_source = !is_python && run_with.is_none() && !is_executable(&file);
-        if is_source || !is_used(kata) {
+        if is_source {
+            continue;
+        }
+        if !is_used(kata) {
+            unused.push(kata.name);
             continue;
         }
         let mut words = match run_with {
@@ -71,6 +79,9 @@ fn finished(dir: &Path, run_with: Option<&str>) -> Result<Finished> {
                 .found(format!("{other} and {path}"))
                 .next("move one of them out of the folder"));
         }
+    }
+    if !unused.is_empty() {
+        tell(format_args!("not used: {}. {UNUSED}", unused.join(", ")));
     }
     if all.is_empty() {
         return Err(Error::usage("the folder has no finished stage")

@@ -5,9 +5,12 @@ use std::fmt::Write;
 use super::super::shell;
 use super::args::LearnArgs;
 use super::find::Source;
+use super::leaks::Leaks;
 use super::stage::Walk;
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::lesson::{Evaluation, Lesson, Problem, Question, Scene, answer, solution};
+use llama_trace_core::lesson::{
+    Evaluation, Lesson, Place, Problem, Question, Scene, Unfinished, answer, solution,
+};
 use llama_trace_core::stop;
 
 /// The smallest screen on which a lesson must be readable.
@@ -23,6 +26,8 @@ pub(in crate::cli) struct Checked {
     /// Other scenes of the program's own lessons that another model cannot show, with the reason.
     pub(in crate::cli) left_out: Vec<Problem>,
     pub(in crate::cli) problems: Vec<Problem>,
+    /// Questions whose answer is known before it is given.
+    pub(in crate::cli) leaks: Vec<Problem>,
 }
 
 /// Checks lessons, and prints a line for each problem and one for each lesson.
@@ -38,7 +43,10 @@ pub(super) fn run(args: &LearnArgs, sources: &[Source]) -> Result<()> {
         for Problem { line, what } in &checked.left_out {
             let _ = writeln!(text, "{}:{line}: left out: {what}", source.file);
         }
-        let Checked { scenes, questions, without_heads, left_out, problems } = &checked;
+        for Problem { line, what } in &checked.leaks {
+            let _ = writeln!(text, "{}:{line}: note: {what}", source.file);
+        }
+        let Checked { scenes, questions, without_heads, left_out, problems, .. } = &checked;
         let _ = write!(
             text,
             "{}: {}, {}, ",
@@ -91,6 +99,7 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
         Err(error) => return Err(error),
     };
     let mut checked = Checked { scenes: lesson.scenes.len(), ..Checked::default() };
+    let mut leaks = Leaks::default();
     // The program's own lessons are written for the built-in model. Another model may lack a place that they name.
     let elsewhere = source.is_own && !args.is_built_in();
     for (at, scene) in lesson.scenes.iter().enumerate() {
@@ -106,7 +115,12 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
             }
             Err(what) => checked.problems.push(unshown(&mut walk, scene, &what)?),
             Ok(()) => {
-                walk.screens.draw(&mut walk.runs, true, &mut stop::check)?;
+                let screen = walk.screens.draw(&mut walk.runs, true, &mut stop::check)?;
+                if !elsewhere {
+                    let symbols = screen.content.iter().map(|cell| cell.symbol());
+                    let text = written(symbols, screen.area.width.into(), scene);
+                    checked.leaks.extend(leak(&mut walk, &mut leaks, (at + 1, scene), &text)?);
+                }
                 if let Some(question) = &scene.question {
                     let mut found = Vec::new();
                     let has_value = answers(&mut walk, scene, question, &mut found)?;
@@ -123,6 +137,41 @@ pub(super) fn of_text(args: &LearnArgs, source: &Source) -> Result<Checked> {
     checked.problems.sort_by_key(|problem| problem.line);
     checked.left_out.sort_by_key(|problem| problem.line);
     Ok(checked)
+}
+
+/// The lines of a screen, and all words that stand beside it while the question is open.
+fn written<'s>(symbols: impl Iterator<Item = &'s str>, width: usize, scene: &Scene) -> String {
+    let symbols: Vec<&str> = symbols.collect();
+    let mut lines: Vec<String> = symbols.chunks(width.max(1)).map(<[&str]>::concat).collect();
+    lines.push(scene.words.clone());
+    if let Some(question) = &scene.question {
+        lines.push(question.text.clone());
+        lines.extend(question.choices.iter().cloned());
+    }
+    lines.join("\n")
+}
+
+/// The note on a question whose answer is known before it is given. Adds what the scene shows to `leaks`.
+fn leak(
+    walk: &mut Walk,
+    leaks: &mut Leaks,
+    (number, scene): (usize, &Scene),
+    text: &str,
+) -> Result<Option<Problem>> {
+    let Walk { screens, runs } = walk;
+    let at = screens.evaluate(runs, &mut stop::check, |world| {
+        let place = Place::parse(&scene.screen.at).map_err(Unfinished::Wrong)?;
+        Evaluation::new(world).address(&place)
+    })?;
+    let Ok(at) = at else { return Ok(None) };
+    let mut found = None;
+    if let Some(question) = &scene.question {
+        let right = screens.evaluate(runs, &mut stop::check, |world| solution(scene, question, world))?;
+        let what = right.ok().and_then(|right| leaks.find(scene, question, &right, (&at, text)));
+        found = what.map(|what| Problem { line: question.line, what });
+    }
+    leaks.show(number, scene, &at);
+    Ok(found)
 }
 
 /// The problem of a scene that cannot be shown. If the reason is the answer of its question, the problem is there.

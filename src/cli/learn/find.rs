@@ -5,11 +5,12 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::chapters::{CHAPTERS, TOUR};
-use llama_trace_core::chapters::Chapter;
+use llama_trace_core::chapters::{Chapter, number_in};
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::lesson::LARGEST;
 use llama_trace_core::trace::select::near;
 use llama_trace_formats::files::open_regular;
+use llama_trace_tui::lesson_search;
 
 /// The text of a lesson.
 #[derive(Clone)]
@@ -40,33 +41,54 @@ fn of_chapter(chapter: &Chapter) -> Source {
     }
 }
 
-/// The lesson with this name: `tour`, `16`, `16-attention-patterns`, `attention-patterns` or a file.
+/// The lesson with this name: `tour`, `16`, `16-attention-patterns`, `attention-patterns`, a file, or a word that only one
+/// lesson is about.
 pub(super) fn find(name: &str) -> Result<Source> {
     let mut all = std::iter::once(&TOUR).chain(CHAPTERS.iter());
     if let Some(chapter) = all.find(|chapter| chapter.is_named(name)) {
         return Ok(of_chapter(chapter));
     }
     let path = Path::new(name);
+    let own: Vec<&Chapter> = std::iter::once(&TOUR).chain(CHAPTERS.iter()).collect();
     if name.contains(['/', '\\'])
         || path.extension().is_some_and(|extension| extension == "md")
         || path.exists()
     {
         return read(path);
     }
-    let slugs: Vec<&str> =
-        std::iter::once(&TOUR).chain(CHAPTERS.iter()).map(|chapter| chapter.slug).collect();
+    match &lesson_search::find(&own, name)[..] {
+        [] => {}
+        [only] => return Ok(of_chapter(only)),
+        several => {
+            let listed: Vec<String> = several.iter().map(|chapter| named(chapter)).collect();
+            return Err(Error::usage(format!("several lessons are about `{}`", printable(name)))
+                .found(listed.join(", "))
+                .next(format!("open one of them: llama-trace learn {}", short(several[0]))));
+        }
+    }
+    let slugs: Vec<&str> = own.iter().map(|chapter| chapter.slug).collect();
     let names: Vec<&str> = slugs
         .iter()
         .flat_map(|slug| [Some(*slug), slug.split_once('-').map(|(_, rest)| rest)])
         .flatten()
         .collect();
     let error = Error::usage("there is no such lesson")
-        .expected("tour, the number or the name of a chapter, or a Markdown file")
+        .expected("tour, the number or the name of a chapter, a word that it is about, or a Markdown file")
         .found(format!("`{}`", printable(name)));
     Err(match &near(name, &names)[..] {
         [] => error.next("`llama-trace learn` lists the lessons"),
         near => error.next(format!("did you mean {}?", near.join(" or "))),
     })
+}
+
+/// The shortest name of a lesson: `tour`, `16`.
+fn short(chapter: &Chapter) -> String {
+    number_in(chapter.slug).map_or_else(|| chapter.slug.to_owned(), |number| number.to_string())
+}
+
+/// A lesson in a list: `16 (Two heads that copy)`.
+fn named(chapter: &Chapter) -> String {
+    format!("{} ({})", short(chapter), chapter.title())
 }
 
 /// Reads a lesson's file.

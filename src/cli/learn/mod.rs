@@ -4,6 +4,7 @@ mod args;
 mod check;
 mod find;
 mod html;
+mod leaks;
 mod list;
 mod page;
 mod progress;

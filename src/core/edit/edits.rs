@@ -30,7 +30,14 @@ pub struct Given {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Needed {
     /// A stage of another run.
-    Frame(Origin, Site),
+    Frame {
+        /// The run.
+        origin: Origin,
+        /// The stage.
+        site: Site,
+        /// Whether the edit names the pass. If it does not, and the other run has no such pass, nothing is read.
+        named: bool,
+    },
     /// An array.
     Array(PathBuf),
     /// A mean over prompts.
@@ -126,9 +133,10 @@ impl Edits {
                         }
                         Operand::Cells { first, second, .. } => {
                             for source in std::iter::once(first).chain(second.as_deref().map(|(_, it)| it)) {
-                                let from = source.site(site);
-                                if source.address.pass.is_some() || from.pass < most {
-                                    needed.push(Needed::Frame(source.run.clone(), from));
+                                let (origin, from) = (source.run.clone(), source.site(site));
+                                let named = source.address.pass.is_some();
+                                if named || from.pass < most {
+                                    needed.push(Needed::Frame { origin, site: from, named });
                                 }
                             }
                         }

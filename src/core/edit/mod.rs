@@ -22,6 +22,7 @@ use crate::trace::{Address, Axis, ModelCard, Stage};
 pub use edits::{Changed, Edits, Given, Needed};
 pub use kept::{Kept, PartAt};
 pub use place::{Place, Selection};
+pub use reach::Reach;
 
 /// One edit, as the user wrote it. A switch such as `rope off` has several parts.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,10 +100,12 @@ pub enum Origin {
 }
 
 impl Part {
-    /// Whether `stage` must not be derived from other stages, in a run with this change: the change writes it, or lets it
-    /// read keys that the mask hides.
+    /// Whether `stage` must not be derived from other stages, in a run with this change: the change writes it, writes a
+    /// stage that its derivation leaves out, or lets it read keys that the mask hides.
     pub fn stops_derivation(&self, stage: Stage) -> bool {
         let also: &[Stage] = match self.place.stage {
+            Stage::Keys => &[Stage::Qk],
+            Stage::Values => &[Stage::AttnHeads],
             Stage::MaskedScores => &[Stage::Softmax, Stage::AttnHeads],
             Stage::Softmax => &[Stage::AttnHeads],
             _ => &[],

@@ -3,6 +3,7 @@
 use super::place::{Place, Selection};
 use super::{Edit, Operand, Operator, Origin, Part, Source, has_tokens};
 use crate::trace::select::near;
+use crate::trace::stage::Section;
 use crate::trace::{Address, Axis, Stage, Step, Subject};
 
 /// Parses an edit.
@@ -162,7 +163,7 @@ fn stage(name: &str) -> Result<Stage, String> {
         Stage::Sampled => {
             Err("sampled is an id, not a value: edit logits, or force tokens with --ids".into())
         }
-        Stage::Probs | Stage::Nucleus => {
+        _ if stage.info().section == Section::Sampler => {
             Err(format!("{name} is computed from the logits when a token is drawn: edit logits"))
         }
         Stage::Mask => {
@@ -413,6 +414,8 @@ mod tests {
             ("tokens = 3", "--ids"),
             ("sampled = 3", "edit logits"),
             ("probs *= 2", "edit logits"),
+            ("penalized_logits = 0", "edit logits"),
+            ("min_p = 0", "edit logits"),
             ("mask = 0", "mask off"),
             ("attn_norm_q8 = 0", "edit attn_norm"),
             ("wq = 0", "is a weight"),

@@ -1,8 +1,15 @@
-//! The numbers that an edit can reach.
+//! The numbers that an edit can reach: those that are computed from cells that it changes.
 
-use super::Place;
-use crate::trace::stage::{Input, Section};
-use crate::trace::{Axis, PassDims, Site, Sizes, Stage};
+mod cells;
+
+use std::collections::HashMap;
+
+use self::cells::{Cells, Region, Set};
+use super::{Edit, Operand, Operator, Part, Place};
+use crate::config::Pairing;
+use crate::ops::attention::visible;
+use crate::trace::stage::{Input, Op, Section};
+use crate::trace::{Axis, ModelCard, PassDims, Site, Sizes, Stage};
 
 impl Place {
     /// Whether the place has the cell with this index of its stage, in pass `dims`.
@@ -16,144 +23,338 @@ impl Place {
         };
         self.index.iter().all(selected) && self.positions.as_ref().is_none_or(here)
     }
+}
 
-    /// Whether a change of these cells can change another number: the one at `index` of `site`. `passes` are the passes
-    /// of the run. The answer follows from the order of the stages, the causal mask, the heads and the cache. It does
-    /// not use values, and it does not follow single components of a vector.
-    pub fn reaches(&self, sizes: &Sizes, passes: &[PassDims], site: Site, index: &[usize]) -> bool {
-        let Some(&dims) = passes.get(site.pass) else { return false };
-        let number = Number::new(site, dims, index);
-        let last = number.positions().into_iter().flatten().max().unwrap_or(dims.keys().saturating_sub(1));
-        self.sequences.contains(site.sequence)
-            && passes[..=site.pass].iter().filter(|dims| self.passes.contains(dims.pass)).any(|&edited| {
-                let Some(edited_at) = self.positions_in(sizes, edited) else { return false };
-                match edited.pass < site.pass {
-                    // Through the cache, or through a token that was sampled since.
-                    true => edited_at.first().is_none_or(|&first| first <= last),
-                    false => self.reaches_in_pass(sizes, dims, &number, &edited_at),
-                }
-            })
-    }
+/// The numbers of a run that are computed from the cells of one edit. The answer follows from the operations: which
+/// inputs each result reads, the mask, the cache and the other edits. It does not use values, so a change may still
+/// cancel out or be rounded away.
+#[derive(Debug)]
+pub struct Reach {
+    sizes: Sizes,
+    passes: Vec<PassDims>,
+    reached: HashMap<(usize, Option<usize>, Stage), Region>,
+    /// Cells of attention that edits may open although the mask hides them, by pass, layer and stage.
+    opened: HashMap<(usize, usize, Stage), Region>,
+}
 
-    /// The positions in the text that have edited cells in pass `dims`; empty if the stage has no such axis. None if the
-    /// pass has no edited cell.
-    fn positions_in(&self, sizes: &Sizes, dims: PassDims) -> Option<Vec<usize>> {
-        let cells = self.cells(sizes, dims);
-        if !self.stage.present(sizes, dims) || cells.iter().any(Vec::is_empty) {
-            return None;
-        }
-        let axes = self.stage.axes();
-        let at = |wanted: Axis| axes.iter().position(|&axis| axis == wanted);
-        Some(match (at(Axis::Token), at(Axis::Key)) {
-            (Some(at), _) => cells[at].iter().map(|t| dims.start + t).collect(),
-            (None, Some(at)) => cells[at].clone(),
-            (None, None) => Vec::new(),
-        })
-    }
-
-    /// As [`Place::reaches`], for edits at these positions of the number's own pass.
-    fn reaches_in_pass(&self, sizes: &Sizes, dims: PassDims, number: &Number<'_>, edited: &[usize]) -> bool {
-        let layers = match self.stage.in_layer() {
-            true => self.layers.below(sizes.layers).into_iter().map(Some).collect(),
-            false => vec![None],
+impl Reach {
+    /// The reach of edit number `number` of `edits` in a sequence with these passes. `edits` are all edits of the run.
+    pub fn new(
+        (edits, number): (&[Edit], usize),
+        card: &ModelCard,
+        sequence: usize,
+        passes: &[PassDims],
+    ) -> Self {
+        let mut reach = Self {
+            sizes: card.sizes(),
+            passes: passes.to_vec(),
+            reached: HashMap::new(),
+            opened: HashMap::new(),
         };
-        layers.into_iter().any(|layer| {
-            let (from, to) = (depth(self.stage, layer, sizes), depth(number.stage, number.layer, sizes));
-            if from > to || from == to && !self.leads_to(sizes, dims, number) {
-                return false;
-            }
-            let leads = |from, to| leads(from, to, sizes, dims);
-            let memory = [Stage::Keys, Stage::Values];
-            // Attention carries a value to all later positions.
-            let feeds = from < to
-                && memory.into_iter().any(|memory| self.stage == memory || leads(self.stage, memory));
-            let carried = to - from >= 2 || feeds;
-            let first = edited.first().copied().unwrap_or(0);
-            let at = |position: usize| {
-                edited.is_empty() || edited.contains(&position) || carried && position > first
-            };
-            let [query, key] = number.positions();
-            if let (Some(query), Some(key), true) = (query, key, number.stage < Stage::Softmax) {
-                let on_its_side = |side: Stage| from < to || self.stage == side || leads(self.stage, side);
-                return on_its_side(Stage::XqRope) && at(query)
-                    || on_its_side(Stage::Keys) && at(key)
-                    || from == to
-                        && self.stage.axes() == number.stage.axes()
-                        && self.contains(dims, number.index);
-            }
-            let mixes = number.layer.is_some()
-                && memory.into_iter().any(|memory| {
-                    leads(memory, number.stage)
-                        && (from < to || self.stage == memory || leads(self.stage, memory))
-                });
-            match query.or(key) {
-                Some(position) if mixes => position >= first,
-                Some(position) => at(position),
-                None => true,
-            }
+        let pairing = card.config.pairing;
+        let mut walk = Walk { edits, number, sequence, pairing, cache: HashMap::new(), drawn: false };
+        passes.iter().for_each(|&dims| walk.pass(&mut reach, dims));
+        reach
+    }
+
+    /// Whether the number at `index` of `site` is computed from a cell of the edit, or is one.
+    pub fn contains(&self, site: Site, index: &[usize]) -> bool {
+        let Some(&dims) = self.passes.get(site.pass) else { return false };
+        let reached = self.reached.get(&(site.pass, site.layer, site.stage));
+        reached.is_some_and(|region| region.contains(index))
+            && (!matches!(site.stage, Stage::MaskedScores | Stage::Softmax)
+                || self.is_open(site, dims, index))
+    }
+
+    /// Whether a number of `site` is computed from a cell of the edit, or is one.
+    pub fn has(&self, site: Site) -> bool {
+        self.reached.contains_key(&(site.pass, site.layer, site.stage))
+    }
+
+    /// Whether attention reads this key: the token sees it, or an edit may open it.
+    fn is_open(&self, site: Site, dims: PassDims, index: &[usize]) -> bool {
+        let (Some(layer), &[_, t, k]) = (site.layer, index) else { return true };
+        self.visible(dims, layer, t).contains(&k)
+            || [Stage::MaskedScores, site.stage].iter().any(|&stage| {
+                self.opened.get(&(site.pass, layer, stage)).is_some_and(|region| region.contains(index))
+            })
+    }
+
+    fn visible(&self, dims: PassDims, layer: usize, t: usize) -> std::ops::Range<usize> {
+        visible(dims.start + t, self.sizes.window_of(layer))
+    }
+
+    /// The rows in `rows` that see a key in `keys`.
+    fn rows_that_see(&self, dims: PassDims, layer: usize, rows: &Set, keys: &Set) -> Set {
+        let sees = |t: &usize| rows.contains(*t) && keys.meets(&self.visible(dims, layer, *t));
+        Set::Some((0..dims.tokens).filter(sees).collect())
+    }
+
+    /// The keys that edits of these stages may open, as (H, T, K).
+    fn opened<'a>(
+        &'a self,
+        dims: PassDims,
+        layer: usize,
+        stages: &'a [Stage],
+    ) -> impl Iterator<Item = [&'a Set; 3]> {
+        let regions = stages.iter().filter_map(move |&stage| self.opened.get(&(dims.pass, layer, stage)));
+        regions.flat_map(Region::iter).filter_map(|cells| match &cells.0[..] {
+            [h, t, k] => Some([h, t, k]),
+            _ => None,
         })
     }
-
-    /// Whether the number's stage is computed from this stage in the same layer, and from these heads.
-    fn leads_to(&self, sizes: &Sizes, dims: PassDims, number: &Number<'_>) -> bool {
-        let group = (sizes.heads / sizes.kv_heads.max(1)).max(1);
-        let kv_head = |axis: Axis, head: usize| if axis == Axis::Head { head / group } else { head };
-        let axes = self.stage.axes();
-        let own = axes.iter().position(|axis| matches!(axis, Axis::Head | Axis::KvHead));
-        let heads = own.zip(number.head()).is_none_or(|(at, (axis, head))| {
-            let mut edited = self.cells(sizes, dims)[at].clone().into_iter();
-            edited.any(|one| match axes[at] == axis {
-                true => one == head,
-                false => kv_head(axes[at], one) == kv_head(axis, head),
-            })
-        });
-        heads && leads(self.stage, number.stage, sizes, dims)
-    }
 }
 
-/// A number of a run.
-struct Number<'a> {
-    stage: Stage,
-    layer: Option<usize>,
-    dims: PassDims,
-    index: &'a [usize],
+/// The walk through the passes of a run.
+struct Walk<'a> {
+    edits: &'a [Edit],
+    number: usize,
+    sequence: usize,
+    pairing: Pairing,
+    /// The rows of the cache that are reached, by layer.
+    cache: HashMap<(usize, Stage), Region>,
+    /// Whether a sampled token is reached: then every later pass reads other tokens.
+    drawn: bool,
 }
 
-impl<'a> Number<'a> {
-    fn new(site: Site, dims: PassDims, index: &'a [usize]) -> Self {
-        Self { stage: site.stage, layer: site.layer, dims, index }
-    }
-
-    fn on(&self, wanted: Axis) -> Option<usize> {
-        let at = self.stage.axes().iter().position(|&axis| axis == wanted)?;
-        self.index.get(at).copied()
-    }
-
-    /// The positions in the text of its token and of its key.
-    fn positions(&self) -> [Option<usize>; 2] {
-        [self.on(Axis::Token).map(|t| self.dims.start + t), self.on(Axis::Key)]
-    }
-
-    fn head(&self) -> Option<(Axis, usize)> {
-        [Axis::Head, Axis::KvHead].into_iter().find_map(|axis| Some((axis, self.on(axis)?)))
-    }
+/// The regions of the stages before the current one.
+#[derive(Default)]
+struct Before {
+    once: HashMap<Stage, Region>,
+    layer: HashMap<Stage, Region>,
+    /// The input of the layer or of the head.
+    stream: Region,
 }
 
-/// The place of a stage in the order of the layers: 0 before them, and after them one more than their number.
-fn depth(stage: Stage, layer: Option<usize>, sizes: &Sizes) -> usize {
-    match (layer, stage.info().section) {
-        (Some(layer), _) => layer + 1,
-        (None, Section::Start) => 0,
-        (None, _) => sizes.layers + 1,
-    }
-}
-
-/// Whether `to` is computed from `from` in the same layer.
-fn leads(from: Stage, to: Stage, sizes: &Sizes, dims: PassDims) -> bool {
-    to.inputs(sizes, dims).into_iter().any(|input| match input {
-        Input::Stage(input) => {
-            input == from || input.in_layer() == to.in_layer() && leads(from, input, sizes, dims)
+impl Before {
+    fn get(&self, input: Input) -> Option<&Region> {
+        match input {
+            Input::Stage(stage) => self.layer.get(&stage).or_else(|| self.once.get(&stage)),
+            Input::LayerInput => Some(&self.stream),
+            Input::Positions => None,
         }
-        Input::LayerInput | Input::Positions => false,
-    })
+    }
+}
+
+impl Walk<'_> {
+    fn pass(&mut self, reach: &mut Reach, dims: PassDims) {
+        let begun = self.edits[self.number].parts.iter().any(|part| part.place.passes.contains(dims.pass));
+        if !begun && !self.drawn && self.cache.is_empty() {
+            return;
+        }
+        let mut before = Before::default();
+        let of = |section: Section| {
+            Stage::ALL.iter().copied().filter(move |stage| stage.info().section == section)
+        };
+        for stage in of(Section::Start) {
+            let region = self.stage(reach, dims, None, stage, &before);
+            before.once.insert(stage, region);
+        }
+        before.stream = before.once.get(&Stage::Embedding).cloned().unwrap_or_default();
+        for layer in 0..reach.sizes.layers {
+            before.layer.clear();
+            for stage in of(Section::Layer) {
+                let region = self.stage(reach, dims, Some(layer), stage, &before);
+                before.layer.insert(stage, region);
+            }
+            before.stream = before.layer.remove(&Stage::FfnResidual).unwrap_or_default();
+        }
+        before.layer.clear();
+        for stage in of(Section::End).chain(of(Section::Sampler)) {
+            let region = self.stage(reach, dims, None, stage, &before);
+            before.once.insert(stage, region);
+        }
+        self.drawn |= before.once.get(&Stage::Sampled).is_some_and(|region| !region.is_empty());
+    }
+
+    /// The cells of `stage` that are reached.
+    fn stage(
+        &mut self,
+        reach: &mut Reach,
+        dims: PassDims,
+        layer: Option<usize>,
+        stage: Stage,
+        before: &Before,
+    ) -> Region {
+        if !stage.present(&reach.sizes, dims) {
+            return Region::default();
+        }
+        let mut region = Region::default();
+        if stage == Stage::Tokens && self.drawn {
+            region.add(Cells(vec![Set::All]));
+        }
+        let cached = layer.map(|layer| (layer, stage)).filter(|_| stage.info().op == Op::Cache);
+        if let Some(rows) = cached.and_then(|at| self.cache.remove(&at)) {
+            region = rows;
+        }
+        for input in stage.inputs(&reach.sizes, dims) {
+            for cells in before.get(input).into_iter().flat_map(Region::iter) {
+                self.results(reach, (dims, layer, stage), input, cells, &mut region);
+            }
+        }
+        let region = self.edited(reach, (dims, layer, stage), before, region);
+        if let Some(at) = cached.filter(|_| !region.is_empty()) {
+            self.cache.insert(at, region.clone());
+        }
+        if !region.is_empty() {
+            reach.reached.insert((dims.pass, layer, stage), region.clone());
+        }
+        region
+    }
+
+    /// Adds the results of the operation of `stage` that read `cells` of `input`.
+    fn results(
+        &self,
+        reach: &Reach,
+        (dims, layer, stage): (PassDims, Option<usize>, Stage),
+        input: Input,
+        cells: &Cells,
+        out: &mut Region,
+    ) {
+        let from = match input {
+            Input::Stage(from) => from,
+            _ => Stage::Embedding,
+        };
+        let on = |axis: Axis| {
+            from.axes().iter().position(|&other| other == axis).map_or(Set::All, |at| cells.0[at].clone())
+        };
+        // The same index on the axes that both have, and every index on the others.
+        let same = |spread: &[Axis]| {
+            let axes = stage.axes().iter();
+            Cells(axes.map(|axis| if spread.contains(axis) { Set::All } else { on(*axis) }).collect())
+        };
+        let [t, h, k, c] = [Axis::Token, Axis::Head, Axis::Key, Axis::HeadDim].map(on);
+        let Sizes { heads, kv_heads, head_dim, .. } = reach.sizes;
+        match stage.info().op {
+            Op::RmsNorm => out.add(same(&stage.axes()[stage.axes().len() - 1..])),
+            // A group of int8 values may cross heads.
+            Op::Linear | Op::Quantize => {
+                let of_token = |axis: &Axis| if *axis == Axis::Token { t.clone() } else { Set::All };
+                out.add(Cells(stage.axes().iter().map(of_token).collect()));
+            }
+            Op::Rope => {
+                let half = head_dim / 2;
+                let pair = |i: usize| match self.pairing {
+                    Pairing::Halves => vec![i, i + half],
+                    Pairing::Neighbours => vec![2 * i, 2 * i + 1],
+                };
+                let of_component = |c: usize| match self.pairing {
+                    Pairing::Halves => pair(c % half.max(1)),
+                    Pairing::Neighbours => pair(c / 2),
+                };
+                let components = match from.axes().contains(&Axis::Pair) {
+                    true => on(Axis::Pair).map(pair),
+                    false => c.map(of_component),
+                };
+                let heads = if from.axes().len() == 3 { cells.0[1].clone() } else { Set::All };
+                out.add(Cells(vec![t, heads, components]));
+            }
+            Op::Cache => {
+                let Set::Some(rows) = t.and(&Set::Some((0..dims.tokens).collect())) else { return };
+                let keys = rows.iter().map(|t| dims.start + t).collect();
+                out.add(Cells(vec![Set::Some(keys), cells.0[1].clone(), c]));
+            }
+            Op::RepeatKv => {
+                let group = (heads / kv_heads.max(1)).max(1);
+                let heads = on(Axis::KvHead).map(|g| (g * group..(g + 1) * group).collect());
+                out.add(Cells(vec![k, heads, c]));
+            }
+            Op::QueryKey => out.add(Cells(vec![h, t, k])),
+            Op::Softmax => {
+                let Some(layer) = layer else { return };
+                out.add(Cells(vec![h.clone(), reach.rows_that_see(dims, layer, &t, &k), Set::All]));
+                for [heads, rows, keys] in reach.opened(dims, layer, &[Stage::MaskedScores]) {
+                    if k.and(keys) != Set::Some(Vec::new()) {
+                        out.add(Cells(vec![h.and(heads), t.and(rows), Set::All]));
+                    }
+                }
+            }
+            Op::Mix if from == Stage::Softmax => out.add(Cells(vec![t, h, Set::All])),
+            Op::Mix => {
+                let Some(layer) = layer else { return };
+                out.add(Cells(vec![reach.rows_that_see(dims, layer, &Set::All, &k), h.clone(), c.clone()]));
+                for [heads, rows, keys] in reach.opened(dims, layer, &[Stage::MaskedScores, Stage::Softmax]) {
+                    if k.and(keys) != Set::Some(Vec::new()) {
+                        out.add(Cells(vec![rows.clone(), h.and(heads), c.clone()]));
+                    }
+                }
+            }
+            Op::Scale | Op::AddMask | Op::Add | Op::Silu | Op::Mul => out.add(same(&[])),
+            // The token is drawn from the last row.
+            _ if stage.info().section == Section::Sampler => {
+                if t.contains(dims.tokens.saturating_sub(1)) {
+                    let penalized = stage.info().op == Op::Penalize;
+                    out.add(if penalized { same(&[]) } else { same(&[Axis::Vocab]) });
+                }
+            }
+            _ => out.add(same(&[Axis::Dim])),
+        }
+    }
+
+    /// `region` after the edits of the stage: an edit may replace it, mix its tokens, or add the cells of this edit.
+    fn edited(
+        &self,
+        reach: &mut Reach,
+        (dims, layer, stage): (PassDims, Option<usize>, Stage),
+        before: &Before,
+        mut region: Region,
+    ) -> Region {
+        let has = |part: &Part| {
+            part.place.stage == stage
+                && part.place.sequences.contains(self.sequence)
+                && part.place.passes.contains(dims.pass)
+                && layer.is_none_or(|layer| part.place.layers.contains(layer))
+        };
+        for (number, edit) in self.edits.iter().enumerate() {
+            for part in edit.parts.iter().filter(|part| has(part)) {
+                let own = cells_of(&part.place, &reach.sizes, dims);
+                let whole = own.0.iter().all(|set| *set == Set::All);
+                // A product with −∞ or with the weight 0 opens no key.
+                if let (Some(layer), Stage::MaskedScores | Stage::Softmax) = (layer, stage)
+                    && part.operator != Operator::Multiply
+                {
+                    reach.opened.entry((dims.pass, layer, stage)).or_default().add(own.clone());
+                }
+                match (&part.operand, part.operator) {
+                    (Operand::Input, _) if whole => {
+                        let input = match stage {
+                            Stage::FfnResidual => Input::LayerInput,
+                            _ => {
+                                stage.inputs(&reach.sizes, dims).first().copied().unwrap_or(Input::LayerInput)
+                            }
+                        };
+                        region = before.get(input).cloned().unwrap_or_default();
+                    }
+                    (Operand::Mean, _) => {
+                        let spread = |cells: &Cells| {
+                            let both = cells.0.iter().zip(&own.0).zip(stage.axes());
+                            let mixed = both.map(|((cells, own), axis)| match axis {
+                                Axis::Token => own.clone(),
+                                _ => cells.and(own),
+                            });
+                            Cells(mixed.collect())
+                        };
+                        let mixed: Vec<Cells> = region.iter().map(spread).collect();
+                        mixed.into_iter().for_each(|cells| region.add(cells));
+                    }
+                    (_, Operator::Set) if whole => region = Region::default(),
+                    _ => {}
+                }
+                if number == self.number {
+                    region.add(own);
+                }
+            }
+        }
+        region
+    }
+}
+
+/// The cells of a place in pass `dims`.
+fn cells_of(place: &Place, sizes: &Sizes, dims: PassDims) -> Cells {
+    let selected = place.cells(sizes, dims).into_iter().zip(place.stage.axes());
+    let set = |(indices, &axis): (Vec<usize>, &Axis)| match indices.len() == sizes.axis(axis, dims) {
+        true => Set::All,
+        false => Set::Some(indices),
+    };
+    Cells(selected.map(set).collect())
 }

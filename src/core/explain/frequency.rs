@@ -4,6 +4,7 @@ use std::f64::consts::TAU;
 
 use crate::config::{ModelConfig, RopeScaling};
 use crate::ops;
+use crate::trace::ModelCard;
 
 /// The angle by which a pair is rotated from one position to the next, in radians.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,8 +21,10 @@ const ROUNDED: f64 = 2e-6;
 
 impl Frequency {
     /// The frequencies of all C/2 pairs.
-    pub(super) fn all(config: &ModelConfig) -> Vec<Self> {
-        let values = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
+    pub(super) fn all(card: &ModelCard) -> Vec<Self> {
+        let ModelCard { config, arithmetic, .. } = card;
+        let ModelConfig { head_dim, rope_theta, rope_scaling, .. } = config;
+        let values = ops::rope::frequencies(*arithmetic, *head_dim, *rope_theta, rope_scaling);
         let exact = (0..).map(|pair| exact(config, pair));
         values.into_iter().zip(exact).map(|(value, exact)| Self { value, exact }).collect()
     }
@@ -52,7 +55,6 @@ fn exact(config: &ModelConfig, pair: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::ModelCard;
 
     #[test]
     fn every_scaling_is_the_formula_that_the_pass_rounds() {
@@ -67,7 +69,7 @@ mod tests {
             let card = ModelCard::small(|config| {
                 (config.head_dim, config.rope_theta, config.rope_scaling) = (128, 500_000.0, scaling);
             });
-            let all = Frequency::all(&card.config);
+            let all = Frequency::all(&card);
             assert_eq!(all.len(), 64);
             assert!(all.iter().all(|one| one.checked() == one.value), "{:?}", card.config.rope_scaling);
             let wrong = Frequency { value: all[7].value * 1.0001, ..all[7] };

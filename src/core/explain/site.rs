@@ -46,7 +46,7 @@ impl Rules {
     /// The rules of a run of the model `card`, with cache type `cache` and the options `sampling`. It has no passes
     /// yet.
     pub fn new(card: ModelCard, cache: CacheDtype, sampling: Sampling) -> Self {
-        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card.config));
+        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card));
         let (passes, tokens, randoms) = (Vec::new(), Vec::new(), Vec::new());
         Self { card, sizes, cache, sampling, frequencies, passes, tokens, randoms }
     }
@@ -70,7 +70,7 @@ impl Rules {
     /// The rules of the same run for another model.
     #[must_use]
     pub fn of_model(&self, card: ModelCard) -> Self {
-        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card.config));
+        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card));
         Self { card, sizes, frequencies, ..self.clone() }
     }
 

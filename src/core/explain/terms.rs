@@ -1,5 +1,5 @@
 //! The explanation of one cell: its rule's operands with their values, and the result in float32. The result is
-//! computed with the functions of [`crate::ops`], and summed in the same order as in a pass.
+//! computed with the functions of [`crate::ops`], in the arithmetic and in the order of sums of the pass.
 
 mod drawn;
 mod split;
@@ -7,12 +7,12 @@ mod split;
 use super::fold::largest;
 use super::rule::{Cell, Fold, Line, Place};
 use super::site::{Rules, SiteRules};
-use crate::config::{CacheDtype, Pairing, Precision};
+use crate::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
 use crate::ops;
 use crate::ops::round;
 use crate::trace::explanation::{Explanation, Figure, From, Operand, Rest, Split, Term, Together};
-use crate::trace::{Site, Stage, Step};
+use crate::trace::{ModelCard, Site, Stage, Step};
 
 /// Reads the values of operands.
 pub trait Operands {
@@ -83,8 +83,8 @@ pub fn explain(
         Err(Error::Usage(why)) => Err(Error::Usage(why)),
         Err(error) => return Err(error),
     };
-    let mut explainer =
-        Explainer { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
+    let ModelCard { precision, arithmetic, .. } = *rules.card();
+    let mut explainer = Explainer { rules, operands, precision, arithmetic, most, folded: Folded::default() };
     match (explainer.fold(site, &of, at), &value) {
         // If there are two errors, the one about the requested value itself is reported.
         (Err(Error::Usage(_)), Err(_)) => {}
@@ -143,6 +143,7 @@ struct Explainer<'a, O> {
     rules: &'a Rules,
     operands: &'a mut O,
     precision: Precision,
+    arithmetic: Arithmetic,
     /// The number of terms shown, 0 for all.
     most: usize,
     folded: Folded,
@@ -213,7 +214,7 @@ impl<O: Operands> Explainer<'_, O> {
                     "Pair {pair} is rotated by position {position} × {} = {angle} radians ({turns:.digits$} turns).",
                     frequency.value,
                 ));
-                let (sin, cos) = angle.sin_cos();
+                let (sin, cos) = self.arithmetic.sin_cos(angle);
                 self.result(if sine { sin } else { cos });
             }
             Fold::Hide { seen } => {
@@ -302,7 +303,7 @@ impl<O: Operands> Explainer<'_, O> {
             }
             Fold::Silu { gate } => {
                 let (gate, operand) = self.read(gate)?;
-                let result = ops::swiglu::silu(gate);
+                let result = self.arithmetic.silu(gate);
                 self.applied(operand, gate);
                 self.folded.figure = Some(Figure::Silu { x: f64::from(gate), y: f64::from(result) });
                 let sigmoid = 1.0 / (1.0 + (-f64::from(gate)).exp());
@@ -357,12 +358,12 @@ impl<O: Operands> Explainer<'_, O> {
     fn norm(&mut self, x: Line, at: usize, weight: Cell, eps: f32) -> Result<()> {
         let values = self.operands.numbers(x)?;
         let (weight, of_weight) = self.read(weight)?;
-        let mean_square = ops::matmul::dot(&values, &values) / values.len() as f32;
+        let mean_square = self.arithmetic.dot(&values, &values) / values.len() as f32;
         let factor = 1.0 / (mean_square + eps).sqrt();
         // Only the weight of this component is used.
         let (mut weights, mut out) = (vec![0.0; values.len()], vec![0.0; values.len()]);
         weights[at] = weight;
-        ops::rms_norm::rms_norm(&values, &weights, eps, self.precision, &mut out);
+        self.arithmetic.rms_norm(&values, &weights, eps, self.precision, &mut out);
         let operand = self.operand(x.cell(at), values[at]);
         self.applied(operand, values[at]);
         self.applied(constant("mean of the squares", f64::from(mean_square)), mean_square);
@@ -385,8 +386,8 @@ impl<O: Operands> Explainer<'_, O> {
         }
         // `attn_heads` is summed key by key; matrix rows and `qk` are summed in lanes.
         let mut sum = match b.step {
-            1 => ops::matmul::dot(&x, &w),
-            _ => x.iter().zip(&w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum)),
+            1 => self.arithmetic.dot(&x, &w),
+            _ => x.iter().zip(&w).fold(0.0, |sum, (x, w)| self.arithmetic.mul_add(*x, *w, sum)),
         };
         if let Some(bias) = bias {
             let (bias, operand) = self.read(bias)?;
@@ -481,7 +482,11 @@ impl<O: Operands> Explainer<'_, O> {
         let max = shares.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let exponentials: Vec<f64> = shares.iter().map(|&x| (f64::from(x) - f64::from(max)).exp()).collect();
         let total: f64 = exponentials.iter().sum();
-        ops::softmax::softmax(&mut shares);
+        // Every sampler has the same arithmetic.
+        match site.stage {
+            Stage::Probs => ops::softmax::softmax(&mut shares),
+            _ => self.arithmetic.softmax(&mut shares),
+        }
         let operand = self.operand(x.cell(at), values[at]);
         self.applied(operand, values[at]);
         if temperature != 1.0 {

@@ -5,15 +5,23 @@
 
 use std::ops::Range;
 
-use super::matmul::dot;
+use super::arithmetic::{Fused, MulAdd};
+use super::matmul::dot_by;
 pub use super::softmax::softmax;
+use crate::config::Arithmetic;
 
 /// qk\[k\] = query · key\[k\] for every k below the length of `out`. `keys` begins at the first key of the kv head that
 /// this query head reads.
 #[inline(always)]
 pub fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
+    qk_by::<Fused>(query, keys, stride, out);
+}
+
+/// [`qk`] with the multiply-add of `M`.
+#[inline(always)]
+pub fn qk_by<M: MulAdd>(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     for (k, out) in out.iter_mut().enumerate() {
-        *out = dot(query, &keys[k * stride..k * stride + query.len()]);
+        *out = dot_by::<M>(query, &keys[k * stride..k * stride + query.len()]);
     }
 }
 
@@ -45,8 +53,8 @@ pub fn mask(row: &mut [f32], visible: Range<usize>) {
 }
 
 /// softmax over the keys in `visible`; the others get 0, the softmax of −∞.
-pub fn softmax_visible(row: &mut [f32], visible: Range<usize>) {
-    softmax(&mut row[visible.clone()]);
+pub fn softmax_visible(arithmetic: Arithmetic, row: &mut [f32], visible: Range<usize>) {
+    arithmetic.softmax(&mut row[visible.clone()]);
     row[..visible.start].fill(0.0);
     row[visible.end..].fill(0.0);
 }
@@ -55,10 +63,16 @@ pub fn softmax_visible(row: &mut [f32], visible: Range<usize>) {
 /// the first value of the kv head.
 #[inline(always)]
 pub fn mix(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
+    mix_by::<Fused>(weights, values, stride, out);
+}
+
+/// [`mix`] with the multiply-add of `M`.
+#[inline(always)]
+pub fn mix_by<M: MulAdd>(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     for (k, weight) in weights.iter().enumerate() {
         let value = &values[k * stride..k * stride + out.len()];
         for (out, value) in out.iter_mut().zip(value) {
-            *out = weight.mul_add(*value, *out);
+            *out = M::mul_add(*weight, *value, *out);
         }
     }
 }
@@ -107,7 +121,7 @@ mod tests {
         let mut row = [1.0; 4];
         mask(&mut row, visible(2, Some(2)));
         assert_eq!(row, [f32::NEG_INFINITY, 1.0, 1.0, f32::NEG_INFINITY]);
-        softmax_visible(&mut row, visible(2, Some(2)));
+        softmax_visible(Arithmetic::Fused, &mut row, visible(2, Some(2)));
         assert_eq!(row, [0.0, 0.5, 0.5, 0.0]);
     }
 

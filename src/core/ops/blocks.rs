@@ -16,7 +16,9 @@ pub use large::six_bits;
 pub use large::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 pub use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 
+use super::arithmetic::{Fused, MulAdd};
 use super::matmul::{LANES, reduce};
+use crate::config::Arithmetic;
 
 /// Activations per scale in a product with blocks of any format: the number of values in the smallest block.
 pub const GROUP: usize = 32;
@@ -73,13 +75,21 @@ pub struct BlockRows<'a> {
     pub bytes: &'a [u8],
     /// Bytes of a row.
     pub length: usize,
-    /// [`dot`] of the format.
-    pub dot: fn(&[i8], &[f32], &[u8]) -> f32,
+    /// [`dot`] of the format in an arithmetic.
+    pub dot: fn(Arithmetic) -> Dot,
 }
 
+/// The product of a row of blocks with quantised activations and their scales.
+pub type Dot = fn(&[i8], &[f32], &[u8]) -> f32;
+
 impl<'a> BlockRows<'a> {
+    /// The product of row `row` with `x`, quantised with `scales`.
+    pub fn product(&self, arithmetic: Arithmetic, x: &[i8], scales: &[f32], row: usize) -> f32 {
+        (self.dot)(arithmetic)(x, scales, self.row(row))
+    }
+
     /// The blocks of one row.
-    pub fn row(&self, row: usize) -> &'a [u8] {
+    fn row(&self, row: usize) -> &'a [u8] {
         &self.bytes[row * self.length..][..self.length]
     }
 }
@@ -92,7 +102,7 @@ fn half(bytes: &[u8]) -> f32 {
 
 /// The float16 with these bits, in arithmetic that the compiler can vectorise.
 #[inline(always)]
-fn from_half(bits: u16) -> f32 {
+pub fn from_half(bits: u16) -> f32 {
     let word = u32::from(bits) << 16;
     // The sign is shifted out. Exponent and fraction are moved to their places in float32. 224 is added to the
     // exponent, which gives ∞ and NaN the largest exponent. The value is then 2¹¹² times too large; the factor 2⁻¹¹²
@@ -132,6 +142,12 @@ pub fn dequantize<F: Format>(bytes: &[u8], out: &mut [f32]) {
 /// added as [`super::matmul::dot`] adds its terms: group g to partial sum g mod 16, by a fused multiply-add.
 #[inline(always)]
 pub fn dot<F: Format>(x: &[i8], x_scales: &[f32], row: &[u8]) -> f32 {
+    dot_by::<Fused, F>(x, x_scales, row)
+}
+
+/// [`dot`] with the multiply-add of `M`.
+#[inline(always)]
+pub fn dot_by<M: MulAdd, F: Format>(x: &[i8], x_scales: &[f32], row: &[u8]) -> f32 {
     let (mut quants, mut scales, mut minima) = ([0; MAX_VALUES], [0.0; MAX_RUNS], [0.0; MAX_RUNS]);
     let mut sums = [0.0_f32; LANES];
     let groups_of = F::VALUES / GROUP;
@@ -152,16 +168,16 @@ pub fn dot<F: Format>(x: &[i8], x_scales: &[f32], row: &[u8]) -> f32 {
             let scales = &scales[runs.clone()];
             let mut term = scales[0] * whole[0];
             for run in 1..scales.len() {
-                term = scales[run].mul_add(whole[run], term);
+                term = M::mul_add(scales[run], whole[run], term);
             }
             if F::MINIMA {
                 for (minimum, x_sum) in minima[runs].iter().zip(x_sums) {
-                    term = minimum.mul_add(x_sum, term);
+                    term = M::mul_add(*minimum, x_sum, term);
                 }
             }
             let group = number * groups_of + group;
             let sum = &mut sums[group % LANES];
-            *sum = x_scales[group].mul_add(term, *sum);
+            *sum = M::mul_add(x_scales[group], term, *sum);
         }
     }
     reduce(sums)

@@ -1,5 +1,7 @@
 //! Matrix product with a transposed weight, as in `torch.nn.Linear`: out\[o\] = Σ_i x\[i\] · w\[o, i\] (+ b\[o\]).
 
+use super::arithmetic::{Fused, MulAdd};
+
 /// Number of partial sums in [`dot`].
 pub const LANES: usize = 16;
 
@@ -14,29 +16,41 @@ pub const STRETCH: usize = 1024;
 /// use this order; their results are equal to the bit.
 #[inline(always)]
 pub fn dot(x: &[f32], w: &[f32]) -> f32 {
+    dot_by::<Fused>(x, w)
+}
+
+/// [`dot`] with the multiply-add of `M`.
+#[inline(always)]
+pub fn dot_by<M: MulAdd>(x: &[f32], w: &[f32]) -> f32 {
+    dot_widened::<M, f32>(x, w, |w| w)
+}
+
+/// [`dot`] with the multiply-add of `M`, of weights that `widen` converts to float32.
+#[inline(always)]
+pub fn dot_widened<M: MulAdd, W: Copy>(x: &[f32], w: &[W], widen: impl Fn(W) -> f32 + Copy) -> f32 {
     debug_assert_eq!(x.len(), w.len());
     let mut stretches = x.chunks(STRETCH).zip(w.chunks(STRETCH));
     let Some((x, w)) = stretches.next() else { return 0.0 };
-    let mut sum = dot_of_stretch(x, w);
+    let mut sum = dot_of_stretch::<M, W>(x, w, widen);
     for (x, w) in stretches {
-        sum += dot_of_stretch(x, w);
+        sum += dot_of_stretch::<M, W>(x, w, widen);
     }
     sum
 }
 
-/// [`dot`] of at most one stretch.
+/// [`dot_widened`] of at most one stretch.
 #[inline(always)]
-fn dot_of_stretch(x: &[f32], w: &[f32]) -> f32 {
+fn dot_of_stretch<M: MulAdd, W: Copy>(x: &[f32], w: &[W], widen: impl Fn(W) -> f32 + Copy) -> f32 {
     let mut sums = [0.0_f32; LANES];
     let (x_lanes, x_rest) = x.as_chunks::<LANES>();
     let (w_lanes, w_rest) = w.as_chunks::<LANES>();
     for (x, w) in x_lanes.iter().zip(w_lanes) {
         for lane in 0..LANES {
-            sums[lane] = x[lane].mul_add(w[lane], sums[lane]);
+            sums[lane] = M::mul_add(x[lane], widen(w[lane]), sums[lane]);
         }
     }
     for ((sum, x), w) in sums.iter_mut().zip(x_rest).zip(w_rest) {
-        *sum = x.mul_add(*w, *sum);
+        *sum = M::mul_add(*x, widen(*w), *sum);
     }
     reduce(sums)
 }

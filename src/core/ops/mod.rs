@@ -1,8 +1,10 @@
 //! The operations of a forward pass. Each file has one operation: its formula, a plain function on slices, and tests
 //! that can be checked by eye. Backends are tested against these functions; nothing here knows about models or threads.
 
+pub mod arithmetic;
 pub mod attention;
 pub mod blocks;
+mod dispatch;
 pub mod elementwise;
 pub mod exp;
 mod fma;

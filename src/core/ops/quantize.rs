@@ -1,6 +1,7 @@
 //! int8 quantisation in groups, as in llama2.c's version 2: x ≈ q · scale, with one scale per group, scale = max |x| /
 //! 127.
 
+use super::arithmetic::{Fused, MulAdd};
 use super::matmul::{LANES, reduce};
 
 /// The largest magnitude of a quantised value.
@@ -83,12 +84,18 @@ impl Quantized<'_> {
 /// partial sum r mod 16 by a fused multiply-add.
 #[inline(always)]
 pub fn dot(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> f32 {
+    dot_by::<Fused>(x, scales, group, w)
+}
+
+/// [`dot`] with the multiply-add of `M`.
+#[inline(always)]
+pub fn dot_by<M: MulAdd>(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> f32 {
     let (mut sums, mut i, mut run) = ([0.0_f32; LANES], 0, 0);
     while i < x.len() {
         let end = ((i / group + 1) * group).min(w.group_end(i)).min(x.len());
         let scale = scales[i / group] * w.scale(i);
         let sum = &mut sums[run % LANES];
-        *sum = (integers(&x[i..end], &w.values[i..end]) as f32).mul_add(scale, *sum);
+        *sum = M::mul_add(integers(&x[i..end], &w.values[i..end]) as f32, scale, *sum);
         (i, run) = (end, run + 1);
     }
     reduce(sums)

@@ -1,6 +1,7 @@
 //! RMSNorm (Zhang and Sennrich, 2019): out = x / √(mean(x²) + ε) · weight.
 
-use super::matmul::dot;
+use super::arithmetic::{Fused, MulAdd};
+use super::matmul::dot_by;
 use super::round;
 use crate::config::Precision;
 
@@ -8,7 +9,13 @@ use crate::config::Precision;
 /// in transformers' `LlamaRMSNorm`: before and after they are multiplied by the weight.
 #[inline(always)]
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
-    let mean_square = dot(x, x) / x.len() as f32;
+    rms_norm_by::<Fused>(x, weight, eps, precision, out);
+}
+
+/// [`rms_norm`] with the multiply-add of `M`.
+#[inline(always)]
+pub fn rms_norm_by<M: MulAdd>(x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
+    let mean_square = dot_by::<M>(x, x) / x.len() as f32;
     let scale = 1.0 / (mean_square + eps).sqrt();
     for (out, x) in out.iter_mut().zip(x) {
         *out = x * scale;

@@ -4,12 +4,12 @@
 use std::f32::consts::TAU;
 
 use super::round;
-use crate::config::{Pairing, Precision, RopeScaling};
+use crate::config::{Arithmetic, Pairing, Precision, RopeScaling};
 
 /// The angle of each of the C/2 pairs from one position to the next, in radians: θ^(−2i/C) after scaling, in float32 as
 /// PyTorch computes it.
-pub fn frequencies(head_dim: usize, theta: f32, scaling: &RopeScaling) -> Vec<f32> {
-    let plain = (0..head_dim / 2).map(|i| 1.0 / theta.powf((2 * i) as f32 / head_dim as f32));
+pub fn frequencies(arithmetic: Arithmetic, head_dim: usize, theta: f32, scaling: &RopeScaling) -> Vec<f32> {
+    let plain = (0..head_dim / 2).map(|i| 1.0 / arithmetic.power(theta, (2 * i) as f32 / head_dim as f32));
     plain.enumerate().map(|(i, frequency)| scale(i, frequency, scaling)).collect()
 }
 
@@ -35,10 +35,16 @@ fn scale(i: usize, frequency: f32, scaling: &RopeScaling) -> f32 {
 }
 
 /// cos and sin of `position` · frequency, one each per pair (C/2).
-pub fn angles(position: usize, frequencies: &[f32], cos: &mut [f32], sin: &mut [f32]) {
+pub fn angles(
+    arithmetic: Arithmetic,
+    position: usize,
+    frequencies: &[f32],
+    cos: &mut [f32],
+    sin: &mut [f32],
+) {
     for ((frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
         let angle = position as f32 * frequency;
-        (*sin, *cos) = angle.sin_cos();
+        (*sin, *cos) = arithmetic.sin_cos(angle);
     }
 }
 
@@ -97,10 +103,10 @@ mod tests {
 
     #[test]
     fn the_product_of_two_turned_vectors_depends_on_their_distance_only() {
-        let frequencies = frequencies(4, 100.0, &RopeScaling::None);
+        let frequencies = frequencies(Arithmetic::Fused, 4, 100.0, &RopeScaling::None);
         let at = |position, x: &[f32; 4]| {
             let (mut cos, mut sin, mut out) = ([0.0; 2], [0.0; 2], [0.0; 4]);
-            angles(position, &frequencies, &mut cos, &mut sin);
+            angles(Arithmetic::Fused, position, &frequencies, &mut cos, &mut sin);
             rope(x, &cos, &sin, Pairing::Halves, Precision::F32, &mut out);
             out
         };
@@ -120,8 +126,8 @@ mod tests {
             high_freq_factor: 4.0,
             original_context: 8192,
         };
-        let plain = frequencies(128, 500_000.0, &RopeScaling::None);
-        let scaled = frequencies(128, 500_000.0, &scaling);
+        let plain = frequencies(Arithmetic::Fused, 128, 500_000.0, &RopeScaling::None);
+        let scaled = frequencies(Arithmetic::Fused, 128, 500_000.0, &scaling);
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[63], plain[63] / 8.0);
         let middle = (0..64).filter(|&i| scaled[i] < plain[i] && scaled[i] > plain[i] / 8.0).count();
@@ -130,8 +136,8 @@ mod tests {
 
     #[test]
     fn a_divisor_for_each_pair() {
-        let plain = frequencies(4, 100.0, &RopeScaling::None);
-        let divided = frequencies(4, 100.0, &RopeScaling::Divisors([2.0, 8.0].into()));
+        let plain = frequencies(Arithmetic::Fused, 4, 100.0, &RopeScaling::None);
+        let divided = frequencies(Arithmetic::Fused, 4, 100.0, &RopeScaling::Divisors([2.0, 8.0].into()));
         assert_eq!(divided, [plain[0] / 2.0, plain[1] / 8.0]);
     }
 }

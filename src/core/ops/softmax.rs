@@ -1,24 +1,31 @@
 //! Softmax: out\[k\] = e^(x\[k\] − max x) / Σ e^(x − max x). Subtracting the maximum does not change the result; it
 //! keeps e^x from overflowing.
 
-use super::exp::exp;
+use super::arithmetic::{Fused, MulAdd};
+use super::exp::exp_by;
 use super::matmul::{LANES, reduce};
 
 /// Replaces `row` by its softmax. −∞ becomes exactly 0; an empty row stays empty. The exponentials are summed in the
 /// order of [`super::matmul::dot`]: term i goes to partial sum i mod 16.
 #[inline(always)]
 pub fn softmax(row: &mut [f32]) {
+    softmax_by::<Fused>(row);
+}
+
+/// [`softmax`] with the multiply-add of `M`.
+#[inline(always)]
+pub fn softmax_by<M: MulAdd>(row: &mut [f32]) {
     let max = max(row);
     let mut sums = [0.0; LANES];
     let (lanes, rest) = row.as_chunks_mut::<LANES>();
     for values in lanes {
         for lane in 0..LANES {
-            values[lane] = exp(values[lane] - max);
+            values[lane] = exp_by::<M>(values[lane] - max);
             sums[lane] += values[lane];
         }
     }
     for (value, sum) in rest.iter_mut().zip(&mut sums) {
-        *value = exp(*value - max);
+        *value = exp_by::<M>(*value - max);
         *sum += *value;
     }
     let sum = reduce(sums);

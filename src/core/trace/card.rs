@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sizes::{PassDims, Sizes};
-use crate::config::{ModelConfig, Precision, RopeScaling};
+use crate::config::{Arithmetic, ModelConfig, Precision, RopeScaling};
 use crate::error::{Error, Result};
 
 /// The model that a trace was recorded from.
@@ -21,8 +21,11 @@ pub struct ModelCard {
     pub edits: Vec<String>,
     /// The hyperparameters.
     pub config: ModelConfig,
-    /// The arithmetic that the values were computed in.
+    /// The number type that the values were computed in.
     pub precision: Precision,
+    /// The arithmetic that they were computed with.
+    #[serde(default, skip_serializing_if = "Arithmetic::is_fused")]
+    pub arithmetic: Arithmetic,
     /// The backend that computed them: "cpu".
     pub backend: String,
 }
@@ -101,6 +104,7 @@ impl ModelCard {
             edits: vec![],
             config,
             precision: Precision::F32,
+            arithmetic: Arithmetic::Fused,
             backend,
         }
     }

@@ -3,13 +3,12 @@
 
 use super::{Asked, Input};
 use crate::Cuda;
+use crate::fusable::Fusable;
 use crate::kernels::Kernel;
 use crate::memory::{Growing, Vector};
-use crate::norm;
-use crate::queue::Fusable;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
-use llama_trace_kernels::driver::{Address, Arguments};
+use llama_trace_kernels::driver::{Address, Arguments, Extra};
 
 /// Values of a row that are packed together.
 const UNIT: usize = 32;
@@ -170,7 +169,7 @@ fn make(cuda: &Cuda, x: &Input, group: usize, to: [Address; 4]) -> Result<()> {
         let grid = (x.rows.div_ceil(16), x.width.div_ceil(512));
         return cuda.kernels.launch(kernel("pack_rows"), grid, 128, 0, arguments.int(group).words(&to));
     }
-    if norm::pack_too(cuda, (x.x(), x.rows, x.width), to) {
+    if cuda.queue.request(Extra::PackedNorm, (x.x(), x.rows * x.width), &to) {
         return Ok(());
     }
     let gated = cuda.queue.withdraw(|last| match last {

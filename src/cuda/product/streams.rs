@@ -8,17 +8,17 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Asked, Input, MOST_PRODUCTS, PRODUCT_WORDS, Run, gated_words, in_chunks, words};
+use super::{Asked, Input, Run, gated_words, in_chunks, with_sum, with_turns, words};
 use crate::Cuda;
+use crate::fusable::Fusable;
 use crate::kernels::Kernel;
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use crate::norm;
-use crate::queue::Change;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
-use llama_trace_kernels::driver::{Address, Arguments, pair};
+use llama_trace_kernels::driver::{Address, Arguments, Extra, pair};
 use llama_trace_kernels::sources::LARGE;
 
 /// Number of activations that share a scale.
@@ -37,15 +37,8 @@ const OF_TILES: (&str, &str) = ("stream_tiles", "stream_tiles_1");
 const GATED_ROW: (&str, &str) = ("stream_q8", "stream_gated_q8_1");
 const GATED_TILES: (&str, &str) = ("stream_tiles", "stream_gated_tiles_1");
 
-/// Words of `struct Products`, of `struct Source` and of `struct Gated`.
-const PRODUCTS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1;
+/// Words of `struct Source`.
 const SOURCE: usize = 2 + norm::WORDS;
-const GATED: usize = 16;
-
-/// `ADDED`: the index of the first word of `struct Added`, for one row and for several. `ROWS`: the index of the word
-/// that holds the number of rows, if there are several.
-const ADDED: [usize; 2] = [PRODUCTS + SOURCE + 1, PRODUCTS + 4];
-const ROWS: usize = PRODUCTS + 2;
 
 /// Maximum number of blocks (256 threads each) that share a multiprocessor. The rest of the multiprocessor is for the
 /// first blocks of the next kernel.
@@ -184,10 +177,11 @@ fn launch(
     blocks: usize,
     (shared, of): (usize, usize),
     arguments: Arguments,
+    fusable: Fusable,
 ) -> Result<()> {
     let fitting = (cuda.queue.device().about().shared / (shared + OWN_SHARED[of])).clamp(1, BLOCKS_OF_EACH);
     let room = fitting * cuda.queue.device().about().multiprocessors as usize;
-    cuda.kernels.launch(kernel, (blocks.min(room), 1), 256, shared, arguments)
+    cuda.kernels.launch_fusable(kernel, (blocks.min(room), 1), 256, shared, arguments, fusable)
 }
 
 /// Adds `struct Ring`, if the kernel has one.
@@ -213,7 +207,7 @@ fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
         }
         // Here every block quantises the whole row itself. For a wide row, a separate launch is faster. If a gate
         // kernel computes the row and is not launched yet, it can also quantise the row.
-        if x.width <= norm::KEPT && !is_gate(cuda, x) {
+        if x.width <= norm::KEPT && !cuda.queue.offers(Extra::Int8OfGate, (x.x(), x.width)) {
             words[2] = x.x();
             return Ok(words);
         }
@@ -237,10 +231,10 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: us
             None => (OF_ONE_ROW, super::blocks(products, OF_WARP), WARPS),
         };
         let arguments = Arguments::new().words(&words(products, 0)).words(&source).int(units);
-        let arguments = with_ring(arguments.words(&[0; 2]).int(number_of(cuda.cache_dtype)), room);
-        let arguments = arguments.words(&[0; super::TURNS_WORDS]);
+        let arguments = with_sum(arguments, products, (0, 1)).int(number_of(cuda.cache_dtype));
+        let (arguments, turns) = with_turns(with_ring(arguments, room), products, true);
         let kernel = Kernel { file, name, weight: Some(dtype) };
-        launch(cuda, kernel, units.div_ceil(each), (room.shared, 0), arguments)?;
+        launch(cuda, kernel, units.div_ceil(each), (room.shared, 0), arguments, turns)?;
         return Ok(true);
     }
     let whole = x.whole(cuda, GROUP)?;
@@ -248,9 +242,9 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: us
         let (name, room) = if rows <= 8 { ("stream_q8_8", 8) } else { ("stream_q8_16", 16) };
         let tiles = super::blocks(products, OUTPUTS);
         let arguments = Arguments::new().words(&words(products, first)).words(&from(whole, x.width, first));
-        let arguments = arguments.int(rows).int(tiles).words(&[0; 2]);
+        let arguments = with_sum(arguments.int(rows).int(tiles), products, (first, rows));
         let kernel = Kernel { file: "stream_q8_16", name, weight: Some(dtype) };
-        launch(cuda, kernel, tiles, (shared_of_some(dtype, room, x.width), 1), arguments)
+        launch(cuda, kernel, tiles, (shared_of_some(dtype, room, x.width), 1), arguments, Fusable::No)
     })?;
     Ok(true)
 }
@@ -288,88 +282,46 @@ pub(super) fn gated(
         let source = source(cuda, x)?;
         let Some(room) = Room::of(cuda, dtype, x.width, is_norm(&source)) else { return Ok(false) };
         let arguments = Arguments::new().words(&gated_words(gate, up, outs, 0)).words(&source);
-        let arguments = with_ring(arguments.words(&[0; 2]), room);
+        let arguments = with_ring(with_int8(arguments, outs.1, gate.matrix.outputs(), (0, 1)), room);
         let (file, name) = if room.ring.is_some() { GATED_TILES } else { GATED_ROW };
-        launch(cuda, Kernel { file, name, weight: Some(dtype) }, tiles, (room.shared, 0), arguments)?;
+        launch(
+            cuda,
+            Kernel { file, name, weight: Some(dtype) },
+            tiles,
+            (room.shared, 0),
+            arguments,
+            Fusable::No,
+        )?;
         return Ok(true);
     }
     let whole = x.whole(cuda, GROUP)?;
     in_chunks(Run { first: 0, rows: x.rows, many: false }, at_once, |first, rows| {
         let (name, room) = if rows <= 8 { ("stream_gated_q8_8", 8) } else { ("stream_gated_q8_16", 16) };
         let arguments = Arguments::new().words(&gated_words(gate, up, outs, first));
-        let arguments = arguments.words(&from(whole, x.width, first)).int(rows).words(&[0; 2]);
+        let arguments = arguments.words(&from(whole, x.width, first)).int(rows);
+        let arguments = with_int8(arguments, outs.1, gate.matrix.outputs(), (first, rows));
         let kernel = Kernel { file: "stream_q8_16", name, weight: Some(dtype) };
-        launch(cuda, kernel, tiles, (shared_of_some(dtype, room, x.width), 1), arguments)
+        launch(cuda, kernel, tiles, (shared_of_some(dtype, room, x.width), 1), arguments, Fusable::No)
     })?;
     Ok(true)
 }
 
-/// For a launch of the gated kernels: its number of rows, and the index of the first word of the int8 result's
-/// addresses.
-fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
-    match (kernel.file, kernel.name) {
-        GATED_ROW | GATED_TILES => Some((1, GATED + SOURCE)),
-        ("stream_q8_16", name) if name.starts_with("stream_gated") => {
-            Some((words[GATED + 2] as usize, GATED + 3))
-        }
-        _ => None,
-    }
-}
-
-/// The index of the first word of the int8 result's addresses. `None` if `kernel` does not compute these `rows` of
-/// `width` values at `out`, or already quantises them.
-fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usize)) -> Option<usize> {
-    let (own, at) = of_gated(kernel, words)?;
-    let can = width.is_multiple_of(TILE)
-        && own == rows
-        && words[GATED - 1] == out
-        && words[3] as u32 as usize == width
-        && words[at] == 0;
-    can.then_some(at)
-}
-
-fn is_gate(cuda: &Cuda, x: &Input) -> bool {
-    let made = (x.x(), x.rows, x.width);
-    // The closure only reads the launch.
-    let mut is = false;
-    cuda.kernels.change_recent(|kernel, last| {
-        is = makes(kernel, last.arguments.all(), made).is_some();
-        Change::Cannot
-    });
-    is
+/// Adds the optional int8 result of a gate: `rows` rows of `hidden`, from `first` on.
+fn with_int8(
+    arguments: Arguments,
+    hidden: &Buffer,
+    outputs: usize,
+    (first, rows): (usize, usize),
+) -> Arguments {
+    let result = outputs.is_multiple_of(TILE).then_some((hidden.at(first * outputs), rows * outputs));
+    arguments.extra(Extra::Int8OfGate, result, 2)
 }
 
 /// If the last gate kernel is not launched yet, changes it so that it also quantises its result into `to`, the
 /// addresses of values and scales. Returns whether it was changed.
-pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Address; 2]) -> bool {
-    cuda.kernels.change_recent(|kernel, last| {
-        let words = last.arguments.all_mut();
-        let Some(at) = makes(kernel, words, made) else { return Change::Cannot };
+pub(super) fn quantize_too(cuda: &Cuda, result: (Address, usize), to: [Address; 2]) -> bool {
+    cuda.queue.change(|last| {
         // The kernel must not overwrite its own input.
-        if words[GATED] == to[0] {
-            return Change::Cannot;
-        }
-        words[at..at + 2].copy_from_slice(&to);
-        Change::Did
+        !last.all().contains(&to[0]) && last.request(Extra::Int8OfGate, result, &to)
     })
-}
-
-/// The index of the first word of `struct Turns`, in a kernel that has this struct. The struct follows `struct Added`,
-/// the cache's number type and the ring.
-pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
-    match (kernel.file, kernel.name) {
-        OF_ONE_ROW => Some(ADDED[0] + 3),
-        OF_TILES => Some(ADDED[0] + 4),
-        _ => None,
-    }
-}
-
-/// For a kernel with one product that can add a buffer to the result: its number of rows, and the index of the first
-/// word of `struct Added`.
-pub(super) fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
-    match (kernel.file, kernel.name) {
-        OF_ONE_ROW | OF_TILES => Some((1, ADDED[0])),
-        ("stream_q8_16", name) if !name.starts_with("stream_gated") => Some((words[ROWS] as usize, ADDED[1])),
-        _ => None,
-    }
 }

@@ -1,6 +1,7 @@
 //! Products with every number type of weights, and the read-back of weights.
 
 use super::*;
+use llama_trace_core::config::Arithmetic;
 use llama_trace_engine::backend::{Product, WholeRows};
 
 /// outputs, inputs, and the spans of the pass.
@@ -381,7 +382,8 @@ fn rows_of_weights_are_read_back_as_they_are_whole_and_cut() {
                             }
                             WholeRows::Blocks(rows) => {
                                 let (x, scales) = (vec![3; inputs], vec![0.5; inputs / 32]);
-                                let products = (0..count).map(|row| (rows.dot)(&x, &scales, rows.row(row)));
+                                let products =
+                                    (0..count).map(|row| rows.product(Arithmetic::Fused, &x, &scales, row));
                                 numbers +=
                                     &format!("{:?} {:?}", rows.bytes, bits(&products.collect::<Vec<_>>()));
                             }

@@ -16,7 +16,7 @@ pub mod plain;
 use std::ops::Range;
 use std::time::Duration;
 
-use llama_trace_core::config::{CacheDtype, Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops::blocks::BlockRows;
 use llama_trace_core::ops::quantize::Quantized;
@@ -232,12 +232,15 @@ pub trait Backend: Send + Sync {
     /// The precision of the computation.
     fn precision(&self) -> Precision;
 
-    /// Whether `operation` gives the same bits as the functions of [`llama_trace_core::ops`]. If not, a viewer lets
+    /// The arithmetic of the computation.
+    fn arithmetic(&self) -> Arithmetic;
+
+    /// Whether `operation` gives the same bits as the functions of [`llama_trace_core::ops`] in the same arithmetic. If not, a viewer lets
     /// this backend compute it.
     fn bit_exact(&self, operation: Operation) -> bool;
 
     /// Whether the products of `matrix` with `tokens` tokens of one sequence give the same bits as the functions of
-    /// [`llama_trace_core::ops`]. If not, the relative L2 distance between the two results stays under
+    /// [`llama_trace_core::ops`] in the same arithmetic. If not, the relative L2 distance between the two results stays under
     /// [`REORDER_TOLERANCE`], before rounding. If the backend truncates sums ([`Backend::truncates_sums`]) and there
     /// are many tokens, the bound is [`TRUNCATION_TOLERANCE`].
     fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool;

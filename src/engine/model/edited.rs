@@ -107,7 +107,7 @@ impl Observer<'_> {
             values: &cached_values,
         };
         let mut change = |inside: AttentionPart, values: &mut [f32]| {
-            let stage = super::observe::stage(inside);
+            let stage = inside.stage();
             if !stage.present(&self.sizes, dims) {
                 return Ok(());
             }

@@ -63,7 +63,8 @@ impl Model {
         let weights = Weights::load(checkpoint, &*backend)?;
         // After a request to stop, weights that were being assembled may be incomplete.
         backend.stop().check()?;
-        let frequencies = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
+        let ModelConfig { head_dim, rope_theta, ref rope_scaling, .. } = config;
+        let frequencies = ops::rope::frequencies(backend.arithmetic(), head_dim, rope_theta, rope_scaling);
         let mut rope_frequencies = backend.buffer(frequencies.len())?;
         backend.write(&frequencies, 0, &mut rope_frequencies)?;
         backend.sync()?;
@@ -100,6 +101,7 @@ impl Model {
             edits,
             config: self.config.clone(),
             precision: self.backend.precision(),
+            arithmetic: self.backend.arithmetic(),
             backend: self.backend.name().into(),
         }
     }

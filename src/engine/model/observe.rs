@@ -362,11 +362,11 @@ pub(super) struct Sink<'s, 'a> {
 
 impl AttentionSink for Sink<'_, '_> {
     fn wants(&self, part: AttentionPart) -> bool {
-        self.see.wants(self.span, stage(part))
+        self.see.wants(self.span, part.stage())
     }
 
     fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()> {
-        let site = self.see.site(&self.see.parts[self.span], stage(part));
+        let site = self.see.site(&self.see.parts[self.span], part.stage());
         self.see.record(site, rows, Values::F32(values))
     }
 
@@ -375,22 +375,24 @@ impl AttentionSink for Sink<'_, '_> {
     }
 
     fn fetched(&mut self, part: AttentionPart, fetched: Fetched) {
-        let (held, stage) = (&self.see.parts[self.span], stage(part));
+        let (held, stage) = (&self.see.parts[self.span], part.stage());
         let rows = 0..self.see.sizes.rows(stage.axes(), held.dims);
         let late = (self.see.site(held, stage), rows, Late::Fetched(fetched));
         self.see.pending.queue.push(late);
     }
 }
 
-/// The stage of a part of attention.
-pub(super) fn stage(part: AttentionPart) -> Stage {
-    match part {
-        AttentionPart::Keys => Stage::Keys,
-        AttentionPart::Values => Stage::Values,
-        AttentionPart::Qk => Stage::Qk,
-        AttentionPart::Scores => Stage::Scores,
-        AttentionPart::MaskedScores => Stage::MaskedScores,
-        AttentionPart::Softmax => Stage::Softmax,
+impl AttentionPart {
+    /// The stage.
+    pub fn stage(self) -> Stage {
+        match self {
+            Self::Keys => Stage::Keys,
+            Self::Values => Stage::Values,
+            Self::Qk => Stage::Qk,
+            Self::Scores => Stage::Scores,
+            Self::MaskedScores => Stage::MaskedScores,
+            Self::Softmax => Stage::Softmax,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::folder::Folder;
 use super::map::config_of;
 use crate::diff::{About, Found, fitted};
-use llama_trace_core::config::{CacheDtype, ModelConfig, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, ModelConfig, Precision};
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::{Frame, FrameData, ModelCard, Run, Site, Stage, Stats, Values};
@@ -66,8 +66,16 @@ impl RecordedFolder {
                 };
                 let precision = first.precision.unwrap_or(Precision::F32);
                 let (name, backend) = (first.name.clone(), "captured".to_owned());
-                let (without, edits) = (Vec::new(), Vec::new());
-                ModelCard { name, ignored: Vec::new(), without, edits, config, precision, backend }
+                ModelCard {
+                    name,
+                    ignored: Vec::new(),
+                    without: Vec::new(),
+                    edits: Vec::new(),
+                    config,
+                    precision,
+                    arithmetic: Arithmetic::Fused,
+                    backend,
+                }
             }
         };
         card.check()

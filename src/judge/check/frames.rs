@@ -154,8 +154,8 @@ impl FrameChecker<'_, '_> {
                 let missing = || Error::usage(format!("{site} was not recorded"));
                 frames.get(&site).map(Arc::clone).ok_or_else(missing)
             };
-            let (sizes, precision) = (self.rules.sizes(), backend.precision());
-            let derived = derive(site, sizes, precision, self.dims, backend.stop(), &mut input)?;
+            let (sizes, arithmetic) = (self.rules.sizes(), (backend.precision(), backend.arithmetic()));
+            let derived = derive(site, sizes, arithmetic, self.dims, backend.stop(), &mut input)?;
             let (count, first) = different(&derived, &frames[&site]);
             let cell = Cell { place: Place::Stage(site), at: first };
             self.derived.differ(count, || self.rules.address(cell));

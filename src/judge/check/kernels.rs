@@ -8,7 +8,7 @@ use super::plain::{self, Products};
 use super::sample::Sample;
 use super::stages::Frames;
 use super::{Check, Judge};
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Cell, Exact, Place, Rules};
 use llama_trace_core::ops;
@@ -86,7 +86,9 @@ impl<'m> Kernels<'m> {
         let (outputs, inputs) = of.shape();
         let x = values(&x);
         for run in self.sample.of(number(site), outputs) {
-            let plain = plain::products(self.model, matrix, run.clone(), x, inputs)?;
+            let mut plain = References::new(|arithmetic| {
+                plain::products(arithmetic, self.model, matrix, run.clone(), x, inputs)
+            });
             for one in &mut self.all {
                 let backend = &*one.backend;
                 backend.stop().check()?;
@@ -95,7 +97,7 @@ impl<'m> Kernels<'m> {
                 backend.matmul(&prepared(backend, dims, x, inputs)?, &cut, None, &mut out)?;
                 let found = read(backend, &out, dims.tokens * run.len())?;
                 let keeps = backend.product_bit_exact(&cut, dims.tokens);
-                one.see(rules, site, outputs, &plain, &found, keeps);
+                one.see(rules, site, outputs, plain.of(backend.arithmetic())?, &found, keeps);
             }
         }
         Ok(())
@@ -114,11 +116,15 @@ impl<'m> Kernels<'m> {
             weights.extend_from_slice(values);
             Ok(())
         })?;
-        let (mut plain, rows) = (vec![0.0; x.len()], x.len() / weights.len());
-        for (x, out) in x.chunks_exact(weights.len()).zip(plain.chunks_exact_mut(weights.len())) {
-            ops::rms_norm::rms_norm(x, &weights, eps, precision, out);
-        }
-        self.each(rules, site, &plain, |backend| {
+        let rows = x.len() / weights.len();
+        let plain = |arithmetic: Arithmetic| {
+            let mut plain = vec![0.0; x.len()];
+            for (x, out) in x.chunks_exact(weights.len()).zip(plain.chunks_exact_mut(weights.len())) {
+                arithmetic.rms_norm(x, &weights, eps, precision, out);
+            }
+            Ok(plain)
+        };
+        self.each(rules, site, plain, |backend| {
             let mut out = backend.buffer(x.len())?;
             backend.rms_norm(&written(backend, x)?, vector, eps, rows, &mut out)?;
             read(backend, &out, x.len())
@@ -131,20 +137,24 @@ impl<'m> Kernels<'m> {
             [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
         let (Some(q), Some(keys), Some(cached)) = (q, keys, cached) else { return Ok(()) };
         let (sizes, stop) = (*rules.sizes(), self.model.backend.stop().clone());
+        let precision = self.model.backend.precision();
         // The functions of ops/ compute the reference from the queries and the cache, not from the pass's intermediate
         // stages.
-        let mut made: Frames = [q, keys, cached].map(|frame| (frame.site, Arc::clone(frame))).into();
-        for stage in [Stage::Qk, Stage::Scores, Stage::Softmax, Stage::AttnHeads] {
-            let mut input = |site: Site| {
-                let frame = made.get(&site).map(Arc::clone);
-                Ok(frame
-                    .unwrap_or_else(|| unreachable!("{site} is not derived from the inputs of attention")))
-            };
-            let precision = self.model.backend.precision();
-            let frame = derive(site.other(stage), &sizes, precision, dims, &stop, &mut input)?;
-            made.insert(frame.site, Arc::new(frame));
-        }
-        let plain = values(&made[&site]);
+        let plain = |arithmetic: Arithmetic| {
+            let mut made: Frames = [q, keys, cached].map(|frame| (frame.site, Arc::clone(frame))).into();
+            for stage in [Stage::Qk, Stage::Scores, Stage::Softmax, Stage::AttnHeads] {
+                let mut input = |site: Site| {
+                    let frame = made.get(&site).map(Arc::clone);
+                    Ok(frame.unwrap_or_else(|| {
+                        unreachable!("{site} is not derived from the inputs of attention")
+                    }))
+                };
+                let site = site.other(stage);
+                let frame = derive(site, &sizes, (precision, arithmetic), dims, &stop, &mut input)?;
+                made.insert(frame.site, Arc::new(frame));
+            }
+            Ok(values(&made[&site]).to_vec())
+        };
         let (heads, kv_heads, head_dim) = (sizes.heads, sizes.kv_heads, sizes.head_dim);
         let window = site.layer.and_then(|layer| sizes.window_of(layer));
         let shape = AttentionShape { heads, kv_heads, head_dim, window };
@@ -169,10 +179,14 @@ impl<'m> Kernels<'m> {
     fn silu(&mut self, rules: &Rules, site: Site, frames: &Frames) -> Result<()> {
         let Some(gate) = input(rules, site, frames) else { return Ok(()) };
         let gate = values(gate);
-        let mut plain = vec![0.0; gate.len()];
-        ops::swiglu::silu_all(gate, &mut plain);
-        ops::round::row(self.model.backend.precision(), &mut plain);
-        self.each(rules, site, &plain, |backend| {
+        let precision = self.model.backend.precision();
+        let plain = |arithmetic: Arithmetic| {
+            let mut plain = vec![0.0; gate.len()];
+            arithmetic.silu_all(gate, &mut plain);
+            ops::round::row(precision, &mut plain);
+            Ok(plain)
+        };
+        self.each(rules, site, plain, |backend| {
             let mut out = backend.buffer(gate.len())?;
             backend.silu(&written(backend, gate)?, gate.len(), &mut out)?;
             read(backend, &out, gate.len())
@@ -192,22 +206,27 @@ impl<'m> Kernels<'m> {
             false => scales.to_vec(),
         };
         let (steps, scales) = plain::quantized(x, width, group);
-        self.each(rules, site, &shown(&steps, &scales), |backend| {
-            let (input, mut found) = (prepared(backend, dims, x, width)?, Vec::new());
-            backend.read_quantized(&input, 0..dims.tokens, &mut |steps, scales| {
-                found = shown(steps, scales);
-                Ok(())
-            })?;
-            Ok(found)
-        })
+        self.each(
+            rules,
+            site,
+            |_| Ok(shown(&steps, &scales)),
+            |backend| {
+                let (input, mut found) = (prepared(backend, dims, x, width)?, Vec::new());
+                backend.read_quantized(&input, 0..dims.tokens, &mut |steps, scales| {
+                    found = shown(steps, scales);
+                    Ok(())
+                })?;
+                Ok(found)
+            },
+        )
     }
 
-    /// Compares the results of each kernel with `plain`, bit by bit.
+    /// Compares the results of each kernel with `plain` in its arithmetic, bit by bit.
     fn each(
         &mut self,
         rules: &Rules,
         site: Site,
-        plain: &[f32],
+        plain: impl Fn(Arithmetic) -> Result<Vec<f32>>,
         run: impl Fn(&dyn Backend) -> Result<Vec<f32>>,
     ) -> Result<()> {
         self.each_in_order(rules, site, plain, |_| true, run)
@@ -218,12 +237,14 @@ impl<'m> Kernels<'m> {
         &mut self,
         rules: &Rules,
         site: Site,
-        plain: &[f32],
+        plain: impl Fn(Arithmetic) -> Result<Vec<f32>>,
         keeps: impl Fn(&dyn Backend) -> bool,
         run: impl Fn(&dyn Backend) -> Result<Vec<f32>>,
     ) -> Result<()> {
+        let mut plain = References::new(plain);
         for one in &mut self.all {
             one.backend.stop().check()?;
+            let plain = plain.of(one.backend.arithmetic())?;
             let found = run(&*one.backend)?;
             if !keeps(&*one.backend) {
                 let mut sums = Sums::default();
@@ -251,6 +272,32 @@ impl<'m> Kernels<'m> {
     /// The check of each kernel.
     pub(super) fn finish(self, rules: &Rules) -> Vec<Check> {
         self.all.into_iter().map(|one| one.finish(rules)).collect()
+    }
+}
+
+/// The results of the plain functions in each arithmetic that a kernel has.
+struct References<T, F> {
+    compute: F,
+    fused: Option<T>,
+    separate: Option<T>,
+}
+
+impl<T, F: Fn(Arithmetic) -> Result<T>> References<T, F> {
+    fn new(compute: F) -> Self {
+        Self { compute, fused: None, separate: None }
+    }
+
+    /// The results in `arithmetic`, computed at the first call.
+    fn of(&mut self, arithmetic: Arithmetic) -> Result<&T> {
+        let kept = match arithmetic {
+            Arithmetic::Fused => &mut self.fused,
+            Arithmetic::Separate => &mut self.separate,
+        };
+        let result = match kept.take() {
+            Some(result) => result,
+            None => (self.compute)(arithmetic)?,
+        };
+        Ok(kept.insert(result))
     }
 }
 

@@ -6,7 +6,7 @@
 //! | `recorded` | the logits of a fully recorded run, and of one without a probe | to the bit |
 //! | `derived` | derived stages, and the same stages computed by the pass ([`llama_trace_runs::replay::derive`]) | to the bit |
 //! | `threads` | every stage on one thread, and on all | to the bit |
-//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`], on the inputs of the run | to the bit, or [`REORDER_TOLERANCE`](llama_trace_engine::backend::REORDER_TOLERANCE) if a matrix unit or a device sums in its own order |
+//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`] in its arithmetic, on the inputs of the run | to the bit, or [`REORDER_TOLERANCE`](llama_trace_engine::backend::REORDER_TOLERANCE) if a matrix unit or a device sums in its own order |
 //! | `float64` | each stage, and its rule ([`llama_trace_core::explain`]) in float64 on the inputs of the run | [`Judge`] |
 //! | `float32` | on a device other than the processor: each stage, and the processor's in float32 for the same ids | relative L2: 10⁻⁵ in float32, ¼ in bfloat16, ½ in int8 |
 //! | `batch` | every stage of three sequences in one pass, and of each sequence alone | to the bit |

@@ -1,11 +1,11 @@
-//! Results of the plain functions of [`llama_trace_core::ops`], as references for kernels.
+//! Results of the plain functions of [`llama_trace_core::ops`] in an arithmetic, as references for kernels.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::cells::weight_rows;
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::Place;
 use llama_trace_core::ops;
@@ -24,6 +24,7 @@ pub(super) struct Products {
 
 /// The products of `x` (tokens, inputs) with `rows` of `matrix`.
 pub(super) fn products(
+    arithmetic: Arithmetic,
     model: &Model,
     matrix: Place,
     rows: Range<usize>,
@@ -56,9 +57,9 @@ pub(super) fn products(
                     WholeRows::Int8(all) => {
                         let values = &all.values[row * inputs..(row + 1) * inputs];
                         let w = Quantized { values, first: all.first + row * inputs, ..all };
-                        ops::quantize::dot(q8, scales, group, w)
+                        arithmetic.dot_int8(q8, scales, group, w)
                     }
-                    WholeRows::Blocks(blocks) => (blocks.dot)(q8, scales, blocks.row(row)),
+                    WholeRows::Blocks(blocks) => blocks.product(arithmetic, q8, scales, row),
                 };
                 (value, 0.0)
             })
@@ -67,7 +68,7 @@ pub(super) fn products(
         let weights = model.rows(&at)?;
         fill(&|row, token| {
             let (x, w) = (&x[token * inputs..][..inputs], &weights[row * inputs..][..inputs]);
-            let value = ops::round::value(precision, ops::matmul::dot(x, w));
+            let value = ops::round::value(precision, arithmetic.dot(x, w));
             let terms = x.iter().zip(w).map(|(x, w)| (x * w).abs());
             let largest = if precision == Precision::Bf16 { terms.fold(0.0, f32::max) } else { 0.0 };
             (value, f64::from(largest))

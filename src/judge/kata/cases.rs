@@ -10,7 +10,7 @@ use super::case::{Case, Inputs};
 use super::run::{Numbers, Run};
 use super::table::Kata;
 use crate::check::ReadWeights;
-use llama_trace_core::config::{ModelConfig, Precision};
+use llama_trace_core::config::{Arithmetic, ModelConfig, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{ModelCard, Op, PassDims, Sampling, Site, Stage, Weight};
 
@@ -48,6 +48,7 @@ fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
         edits: vec![],
         precision: if int8 { Precision::Q8 { group: 8 } } else { Precision::F32 },
         config,
+        arithmetic: Arithmetic::Fused,
         backend: "cpu".into(),
     };
     let sizes = card.sizes();

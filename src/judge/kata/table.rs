@@ -575,7 +575,7 @@ pub const KATAS: &[Kata] = &[
         numbers: &[Number::Start],
         output: "(T, H, C)",
         formula: "for each head h and g = h / (H/G): softmax over k ≤ start + t of q[t, h] · k[k, g] / √C, times v[k, g]",
-        about: "part: grouped-query attention, from queries to the heads' outputs",
+        about: "part: grouped-query attention, from queries to outputs",
     },
     Kata {
         name: "feed_forward",

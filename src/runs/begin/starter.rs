@@ -93,7 +93,8 @@ impl Starter {
         // A run of a scene may have another precision, whose model has its own sequences.
         let sequences =
             new.precision.as_ref().and_then(|name| self.others.get(name)).unwrap_or(&self.sequences);
-        let model = self.with_edits(sequences.model(), parsed(&new.edits)?, &prompts, most)?;
+        let edits = edits::parsed(&new.edits)?;
+        let model = self.with_edits(sequences.model(), edits, (&prompts, &start.sampler), most)?;
         sequences.another(run, vec![start], Some(Arc::new(model)))
     }
 
@@ -108,7 +109,7 @@ impl Starter {
             words => Sampling::GREEDY.changed(&words.join(" ")).map_err(Error::usage)?,
         };
         let (sampler, sequences) = (Sampler::new(sampling)?, self.in_precision(precision.as_deref())?);
-        let edits = parsed(edits)?;
+        let edits = edits::parsed(edits)?;
         if let Some(edit) = edits.iter().find(|edit| reads_files(edit)) {
             return Err(Error::usage("an edit of a lesson reads a file")
                 .at(format!("edit \"{}\"", edit.text))
@@ -122,7 +123,7 @@ impl Starter {
             PromptSetting::Ids(ids) => Ok(Prompt { text: None, ids: ids.clone(), place: None }),
         });
         let prompts = prompts.collect::<Result<Vec<Prompt>>>()?;
-        let model = self.with_edits(sequences.model(), edits, &prompts, *passes)?;
+        let model = self.with_edits(sequences.model(), edits, (&prompts, &sampler), *passes)?;
         let most = model.config.context;
         let starts = (0..).zip(&prompts).map(|(number, prompt)| Start {
             draws: *passes,
@@ -154,7 +155,13 @@ impl Starter {
 
     /// `model` with these edits instead of its own. A source that names no pass is computed for the first `most` passes
     /// only.
-    fn with_edits(&self, model: &Model, list: Vec<Edit>, prompts: &[Prompt], most: usize) -> Result<Model> {
+    fn with_edits(
+        &self,
+        model: &Model,
+        list: Vec<Edit>,
+        (prompts, sampler): (&[Prompt], &Sampler),
+        most: usize,
+    ) -> Result<Model> {
         let context = model.config.context;
         let passes = prompts.iter().enumerate().flat_map(|(sequence, prompt)| {
             let tokens = prompt.ids.len();
@@ -170,18 +177,13 @@ impl Starter {
             files: &*self.files,
             tokenizer: self.tokenizer.as_ref(),
             prompts,
+            sampler: Some(sampler),
+            chunk: None,
             passes: &passes,
             most,
         };
         edits::with(&model.with_edits(Edits::default()), list, &reading)
     }
-}
-
-fn parsed(edits: &[String]) -> Result<Vec<Edit>> {
-    let parsed = edits
-        .iter()
-        .map(|edit| Edit::parse(edit).map_err(|wrong| Error::usage(wrong).at(format!("edit \"{edit}\""))));
-    parsed.collect()
 }
 
 /// Whether an edit reads a file or a trace.

@@ -1,5 +1,5 @@
 //! Stages that are computed from others without weights, by the operations of [`llama_trace_core::ops`] in the order of
-//! the pass. Derived frames equal recorded ones bit for bit.
+//! the pass and in its arithmetic. Derived frames equal recorded ones bit for bit.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use ndarray::{ArrayD, IxDyn};
 
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops;
-use llama_trace_core::ops::attention::{kv_head, mask, mix, qk, scale, softmax_visible, visible};
+use llama_trace_core::ops::attention::{kv_head, mask, scale, softmax_visible, visible};
 use llama_trace_core::ops::elementwise::{add, mul};
 use llama_trace_core::ops::round;
-use llama_trace_core::ops::swiglu::silu;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::trace::stage::{Input, Op, Section, StageInfo};
 use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage, Values};
@@ -32,7 +31,7 @@ pub fn follows(stage: Stage) -> bool {
 }
 
 /// Whether to derive `stage` of a run on `backend`. It must be derivable, and the functions of
-/// [`llama_trace_core::ops`] must give the bits of the backend.
+/// [`llama_trace_core::ops`] must give the bits of the backend in its arithmetic.
 pub fn is_derived(backend: &dyn Backend, stage: Stage) -> bool {
     let StageInfo { op, derived_from: Some(_), .. } = stage.info() else { return false };
     let operation = match op {
@@ -88,7 +87,7 @@ impl Rows {
 pub fn derive(
     site: Site,
     sizes: &Sizes,
-    precision: Precision,
+    (precision, arithmetic): (Precision, Arithmetic),
     dims: PassDims,
     stop: &Stop,
     input: &mut dyn FnMut(Site) -> Result<Arc<Frame>>,
@@ -103,7 +102,7 @@ pub fn derive(
         Ok(Rows::whole(frame))
     };
     let rows = sizes.rows(site.stage.axes(), dims);
-    let frame = derive_rows(site, 0..rows, sizes, precision, dims, stop, &mut whole)?;
+    let frame = derive_rows(site, 0..rows, sizes, (precision, arithmetic), dims, stop, &mut whole)?;
     Ok(shaped(frame, &sizes.shape(site.stage.axes(), dims)))
 }
 
@@ -129,7 +128,7 @@ pub fn derive_rows(
     site: Site,
     rows: Range<usize>,
     sizes: &Sizes,
-    precision: Precision,
+    (precision, arithmetic): (Precision, Arithmetic),
     dims: PassDims,
     stop: &Stop,
     input: &mut dyn FnMut(Site, Range<usize>) -> Result<Rows>,
@@ -181,7 +180,7 @@ pub fn derive_rows(
             each(&mut out, &mut |i, row| {
                 let (head, t) = (i / tokens, i % tokens);
                 let query = &queries[(t * heads + head) * c..][..c];
-                qk(query, &cache[kv_head(head, heads, kv_heads) * c..], stride, row);
+                arithmetic.qk(query, &cache[kv_head(head, heads, kv_heads) * c..], stride, row);
                 Ok(())
             })?;
         }
@@ -193,7 +192,7 @@ pub fn derive_rows(
                 each(&mut out, &mut |i, row| {
                     match op {
                         Op::AddMask => mask(row, seen(i % tokens)),
-                        _ => softmax_visible(row, seen(i % tokens)),
+                        _ => softmax_visible(arithmetic, row, seen(i % tokens)),
                     }
                     Ok(())
                 })?;
@@ -208,15 +207,13 @@ pub fn derive_rows(
                 let row = head * tokens + t;
                 let weights = input(source(0), row..row + 1)?;
                 let weights = &weights.floats(row..row + 1)[seen.clone()];
-                mix(weights, &cache[seen.start * stride + first..], stride, out);
+                arithmetic.mix(weights, &cache[seen.start * stride + first..], stride, out);
                 Ok(())
             })?;
         }
         Op::Silu => {
             let gate = input(source(0), rows.clone())?;
-            for (out, gate) in out.iter_mut().zip(gate.floats(rows.clone())) {
-                *out = silu(*gate);
-            }
+            arithmetic.silu_all(gate.floats(rows.clone()), &mut out);
         }
         Op::Mul | Op::Add => {
             let (a, b) = (input(source(0), rows.clone())?, input(source(1), rows.clone())?);

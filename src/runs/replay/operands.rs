@@ -7,7 +7,6 @@ use ndarray::ArrayD;
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::{Line, Place};
-use llama_trace_core::ops;
 use llama_trace_core::trace::block::index_of;
 use llama_trace_core::trace::frame::FrameData;
 use llama_trace_core::trace::{Block, PassDims, Region, Run, WeightRows};
@@ -62,6 +61,7 @@ pub(super) fn whole(
     scales: &[f32],
     group: usize,
 ) -> Result<(Vec<f32>, f32)> {
+    let arithmetic = model.backend.arithmetic();
     let (rows, _) = rows_of(model, row);
     let (mut weights, mut product) = (Vec::new(), f32::NAN);
     model.int8_rows(&rows, &mut |whole| {
@@ -69,9 +69,9 @@ pub(super) fn whole(
             WholeRows::Int8(row) => {
                 let mut weights = vec![0.0; row.values.len()];
                 row.dequantize(0, &mut weights);
-                (weights, ops::quantize::dot(x, scales, group, row))
+                (weights, arithmetic.dot_int8(x, scales, group, row))
             }
-            WholeRows::Blocks(blocks) => (model.rows(&rows)?, (blocks.dot)(x, scales, blocks.row(0))),
+            WholeRows::Blocks(blocks) => (model.rows(&rows)?, blocks.product(arithmetic, x, scales, 0)),
         };
         Ok(())
     })?;

@@ -2,10 +2,13 @@
 //! Nothing is run again. A worker thread does the work, as for a live run.
 
 mod derived;
+mod edited;
 mod follows;
 mod lens;
 
 pub use follows::Follows;
+
+use self::edited::Unreached;
 
 use std::fmt::Display;
 use std::rc::Rc;
@@ -19,6 +22,7 @@ use super::store::Store;
 use super::together::Together;
 use crate::record::Kept;
 use llama_trace_core::config::CacheDtype;
+use llama_trace_core::edit::Edits;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::{
     Fold, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings,
@@ -33,8 +37,8 @@ use llama_trace_core::trace::spread::Counting;
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{
-    Answer, Block, Cached, Filters, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query,
-    Region, Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
+    Answer, Block, Cached, Filters, Fork, ModelCard, Order, Outline, Part, PassDims, PassOutline, Pattern,
+    Probe, Query, Region, Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
 };
 use llama_trace_engine::generate::{Sampler, Sampling};
 use llama_trace_engine::model::{Activations, Model};
@@ -93,6 +97,28 @@ impl Recorded {
         if let Some(fork) = fork {
             lock(&self.store).part(sequence, run, fork);
         }
+        self.begin(run, sequence, fork, None)
+    }
+
+    /// A run with edits of a sequence of the original run, as the only sequence of run `run`. `edits` holds what they
+    /// read. The edits change only values that are computed without weights, because the model is not used.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the trace has edits already, or does not have the cells that `edits` name.
+    pub fn edited(&self, run: Run, sequence: usize, edits: Edits) -> Result<Box<dyn Source>> {
+        let trace = Arc::new(Unreached::new(Arc::clone(&self.trace), sequence, edits.list())?);
+        let recorded = Self::new(trace, None, self.tokenizer.clone(), self.memory);
+        recorded.begin(run, 0, None, Some(Arc::new(edits)))
+    }
+
+    fn begin(
+        &self,
+        run: Run,
+        sequence: usize,
+        fork: Option<Fork>,
+        edits: Option<Arc<Edits>>,
+    ) -> Result<Box<dyn Source>> {
+        let sequences = self.trace.sequences();
         let turn = Arc::clone(&self.turn);
         let member = Member { run, sequence, sequences, shares: sequences, turn, setting: None, _open: None };
         let sampler = match &self.model {
@@ -112,6 +138,7 @@ impl Recorded {
             judged: self.judged,
             run,
             sequence,
+            edits,
             store: Arc::clone(&self.store),
             stop: over.stop.clone(),
             sampler: sampler.clone(),
@@ -268,6 +295,8 @@ struct Reader {
     judged: Option<Run>,
     run: Run,
     sequence: usize,
+    /// Edits of values that the trace keeps or derives.
+    edits: Option<Arc<Edits>>,
     store: Arc<Mutex<Store>>,
     stop: Stop,
     /// `None` if the sampler settings are unknown.
@@ -354,11 +383,12 @@ impl Serves for Reader {
 impl Reader {
     /// The numbers of a line of `rope_cos` or `rope_sin`, computed from the run's own configuration.
     fn angles(&self, line: Line, site: Site) -> Option<Vec<f32>> {
-        let (rules, precision) = (self.rules(), self.trace.card().precision);
+        let rules = self.rules();
+        let ModelCard { precision, arithmetic, .. } = *self.trace.card();
         let of = rules.of(site).filter(|_| self.judged.is_none())?;
         let number = |i: usize| match of.cell(line.cell(i).at).fold {
             Fold::Angle { position, frequency, sine, .. } => {
-                let (sin, cos) = (position as f32 * frequency.value).sin_cos();
+                let (sin, cos) = arithmetic.sin_cos(position as f32 * frequency.value);
                 Some(round::value(precision, if sine { sin } else { cos }))
             }
             _ => None,

@@ -368,11 +368,11 @@ impl<'m> Worker<'m> {
         let largest = lock(&self.store).largest();
         let all_fit = stages.iter().all(|&stage| bytes(stage, &sizes, dims) <= largest);
         if all_fit && self.is_cheap(site.stage) {
-            let precision = self.session.model.backend.precision();
-            let stop = self.session.model.backend.stop().clone();
+            let backend = &*self.session.model.backend;
+            let (arithmetic, stop) = ((backend.precision(), backend.arithmetic()), backend.stop().clone());
             let own = bytes(site.stage, &sizes, dims);
             lock(&self.store).reserve(own);
-            let frame = derive(site, &sizes, precision, dims, &stop, &mut |input| self.frame(input));
+            let frame = derive(site, &sizes, arithmetic, dims, &stop, &mut |input| self.frame(input));
             lock(&self.store).release(own);
             let block = Block::whole(Arc::new(frame?));
             lock(&self.store).cache(block.clone());

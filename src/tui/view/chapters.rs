@@ -5,10 +5,11 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
-use llama_trace_core::chapters::Chapter;
+use llama_trace_core::chapters::{Chapter, number_in};
 use llama_trace_core::trace::Step;
 
 use super::super::app::App;
+use super::super::chapter_keys;
 use super::super::text;
 use super::paint::{popup, put};
 
@@ -17,7 +18,7 @@ use super::paint::{popup, put};
 pub struct Chapters<'a> {
     /// The viewer.
     pub app: &'a App,
-    /// Number of the chosen chapter.
+    /// The chosen row.
     pub at: usize,
 }
 
@@ -28,7 +29,8 @@ fn steps(chapter: &Chapter) -> String {
 
 impl Widget for Chapters<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
-        let (theme, chapters) = (self.app.theme, self.app.notes.chapters);
+        let theme = self.app.theme;
+        let chapters: Vec<Chapter> = chapter_keys::listed(self.app).collect();
         let width = area.width.saturating_sub(4).min(110);
         let height = (chapters.len() as u16 + 4).min(area.height.saturating_sub(2));
         let place =
@@ -47,7 +49,8 @@ impl Widget for Chapters<'_> {
         let titles = titles.min(usize::from(inner.width).saturating_sub(4));
         for (y, (at, chapter)) in (0..).zip(chapters.iter().enumerate().skip(first).take(listed)) {
             let style = if at == self.at { theme.current() } else { Style::new() };
-            let number = format!("{:>2}  ", chapter.slug.split('-').next().unwrap_or_default());
+            let number = number_in(chapter.slug).map_or(String::new(), |number| format!("{number:02}"));
+            let number = format!("{number:>2}  ");
             let x = put(buf, inner, 0, y, &number, theme.index());
             let x = x + put(buf, inner, x, y, &text::left(chapter.title(), titles), style) + 2;
             let room = usize::from(inner.width.saturating_sub(x));

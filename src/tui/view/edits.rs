@@ -36,7 +36,7 @@ impl Widget for EditsPopup<'_> {
             let line = format!("[{}] {}", if *on { "x" } else { " " }, printable(edit));
             put(buf, inner, 0, y, &text::cut(&line, inner.width.into()), style);
         }
-        let note = "[x] this run has it; Enter runs the prompt with or without it";
+        let note = "x: this run has the edit · Enter runs the prompt with or without it";
         put(buf, inner, 0, inner.height.saturating_sub(1), note, theme.dim());
     }
 }

@@ -77,6 +77,16 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     // The view's keys come after the step keys. Quit and help stay last.
     let first = entries.len().min(1);
     entries.splice(first..first, own);
+    if app.lesson.is_some() {
+        // Help and the way out come before the keys of the view, because Space walks and not `n`.
+        for (rank, _, word) in &mut entries {
+            *rank = match *word {
+                "help" | "quit" => 0,
+                "go to" => 1,
+                _ => rank.saturating_add(2),
+            };
+        }
+    }
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|&i| entries[i].0);
     let mut room = width.saturating_sub(1);
@@ -116,7 +126,8 @@ impl Widget for Footer<'_> {
                 let presents = self.0.lesson.as_ref().is_some_and(|lesson| lesson.presents);
                 let used: usize =
                     entries.iter().map(|(keys, word)| text::width(keys) + text::width(word) + 3).sum();
-                let room = usize::from(area.width).saturating_sub(used + 1);
+                // The spaces after the last entry may be cut.
+                let room = (usize::from(area.width) + 2).saturating_sub(used);
                 if !presents {
                     let fits = fitting(self.0, room).into_iter();
                     entries.extend(fits.filter(|(keys, _)| own.iter().all(|(other, _)| other != keys)));

@@ -29,6 +29,10 @@ const NARROWEST: u16 = 2;
 const WIDEST: u16 = 8;
 /// Minimum width at which a coloured cell has a number in it.
 pub const WRITTEN: u16 = 5;
+/// Width of the cells of a presentation: the least of components, and the most of any axis. Maximum lines of a cell.
+const PRESENTED: u16 = 9;
+const ROOMY: u16 = 14;
+const TALLEST: u16 = 3;
 
 /// The axis of the row labels, the number of rows, and the cursor's row. The rows may include rows of earlier passes,
 /// above the rows of this pass.
@@ -65,7 +69,14 @@ pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout
         label += 1 + labels::text_width(app, row_axis, rows, texts);
     }
     let label = (label.max(name_of_rows(app).len() + 2) + 1).min(usize::from(body.width) / 2) as u16;
-    let cell = cell(body.width - label, columns);
+    let room = body.width - label;
+    let mut cell = cell(room, columns);
+    if app.presents() {
+        // A pattern over tokens stays whole. Of many components, fewer are shown, in larger cells.
+        let each = u16::try_from(usize::from(room) / columns.max(1)).unwrap_or(u16::MAX);
+        let least = if labels::has_text(column_axis) { cell } else { cell.max(PRESENTED) };
+        cell = each.clamp(least, least.max(ROOMY)).min(room.max(1));
+    }
     let tokens = match (labels::has_text(column_axis), cell) {
         (false, _) => 0,
         (true, WRITTEN..) => 1,
@@ -75,17 +86,10 @@ pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout
         }
     };
     let cursor = (cursor, index[columns_at]);
-    Layout {
-        area: body,
-        rows,
-        columns,
-        cursor,
-        cell,
-        tall: 1,
-        label,
-        header: 1 + tokens,
-        ..Layout::default()
-    }
+    let header = 1 + tokens;
+    let each = u16::try_from(usize::from(body.height.saturating_sub(header)) / rows.max(1));
+    let tall = if app.presents() { each.unwrap_or(u16::MAX).clamp(1, TALLEST) } else { 1 };
+    Layout { area: body, rows, columns, cursor, cell, tall, label, header, ..Layout::default() }
 }
 
 /// The width of a heatmap's cell.
@@ -218,7 +222,7 @@ pub fn draw_labels(app: &App, layout: &Layout, buf: &mut Buffer) {
     put(buf, layout.area, 0, layout.header - 1, &text::cut(&corner, layout.label.into()), theme.dim());
     let digits = labels::digits(layout.rows);
     for (down, row) in layout.visible_rows(app).enumerate() {
-        let y = layout.header + down as u16;
+        let y = layout.header + layout.line_of(down);
         let chosen = row == layout.cursor.0;
         put(buf, layout.area, 0, y, &format!("{row:>digits$}"), style(chosen));
         if let Some(token) = labels::text_of(app, row_axis, row) {

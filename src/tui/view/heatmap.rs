@@ -129,6 +129,12 @@ pub(super) fn cells(
             return;
         }
         put(buf, layout.area, x, y, &content, cell.style);
+        if coloured {
+            // The colour fills all lines of a tall cell.
+            for line in 1..layout.tall {
+                put(buf, layout.area, x, y + line, &" ".repeat(width), cell.style);
+            }
+        }
         if (row, column) != layout.cursor {
             return;
         }

@@ -7,18 +7,20 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
 use super::super::action::{BINDINGS, Binding, Group};
+use super::super::app::App;
 use super::super::synonyms::{SYNONYMS, Synonym, meant};
 use super::super::text;
 use super::super::theme::Theme;
 use super::kind::View;
+use super::lesson;
 use super::paint::{inside, popup, put_line};
 use super::views::VIEWS;
 
 /// The help screen.
 #[derive(Debug)]
 pub struct Help<'a> {
-    /// The theme.
-    pub theme: Theme,
+    /// The viewer.
+    pub app: &'a App,
     /// The first line on the screen.
     pub line: usize,
     /// The text that lines must contain to be shown; empty for all lines.
@@ -35,29 +37,54 @@ fn place(area: Rect) -> Rect {
     Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(1), width, height }
 }
 
+/// The keys of a row with their text, in as many lines as it needs.
+fn entry(theme: Theme, width: usize, keys: &str, help: &str) -> Vec<Line<'static>> {
+    let words = text::wrap(help, width.saturating_sub(KEYS));
+    let rows = words.into_iter().enumerate().map(|(i, words)| {
+        let keys = if i == 0 { keys } else { "" };
+        Line::from(vec![Span::styled(text::left(keys, KEYS), theme.key()), words.into()])
+    });
+    rows.collect()
+}
+
+/// The keys of a row, without those that the lesson takes.
+fn labels(binding: &Binding, taken: &[&str]) -> String {
+    let all = binding.labels();
+    let keys: Vec<&str> = all.split(", ").filter(|key| !taken.contains(key)).collect();
+    keys.join(", ")
+}
+
 /// The lines of all entries that contain `wanted`.
-fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
+fn lines(app: &App, width: usize, wanted: &str) -> Vec<Line<'static>> {
+    let theme = app.theme;
     let wanted = wanted.to_lowercase();
     let is_wanted = |texts: &[&str]| texts.iter().any(|text| text.to_lowercase().contains(&wanted));
     // Names that the text is a synonym of.
     let meant: Vec<&str> = meant(&wanted).flat_map(|row| row.finds).copied().collect();
     let mut lines = Vec::new();
+    let (of_lesson, taken) = lesson::help(app);
+    let found = |row: &&(&str, &str)| is_wanted(&[lesson::HELP_TITLE, row.0, row.1]);
+    if of_lesson.iter().any(|row| found(&row)) {
+        lines.push(Line::styled(lesson::HELP_TITLE, theme.heading(false)));
+        for (keys, help) in of_lesson.iter().filter(found) {
+            lines.extend(entry(theme, width, keys, help));
+        }
+        lines.push(Line::default());
+    }
     for group in Group::ALL {
         let found = |binding: &&Binding| {
             let named = binding.keys.iter().any(|key| meant.contains(&&*key.label()));
-            binding.group == group && (named || is_wanted(&[group.title(), binding.help, &binding.labels()]))
+            let keys = labels(binding, taken);
+            binding.group == group
+                && !keys.is_empty()
+                && (named || is_wanted(&[group.title(), binding.help, &keys]))
         };
         if !BINDINGS.iter().any(|binding| found(&binding)) {
             continue;
         }
         lines.push(Line::styled(group.title(), theme.heading(false)));
         for binding in BINDINGS.iter().filter(found) {
-            let words = text::wrap(binding.help, width.saturating_sub(KEYS));
-            for (i, words) in words.into_iter().enumerate() {
-                let keys = if i == 0 { binding.labels() } else { String::new() };
-                lines
-                    .push(Line::from(vec![Span::styled(text::left(&keys, KEYS), theme.key()), words.into()]));
-            }
+            lines.extend(entry(theme, width, &labels(binding, taken), binding.help));
         }
         lines.push(Line::default());
     }
@@ -114,9 +141,9 @@ fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
 }
 
 /// The last scroll position on a screen of this size.
-pub fn last_line(size: Rect, theme: Theme, wanted: &str) -> usize {
-    let inner = inside(place(size));
-    lines(theme, inner.width.into(), wanted).len().saturating_sub(inner.height.into())
+pub fn last_line(app: &App, wanted: &str) -> usize {
+    let inner = inside(place(app.panels.size));
+    lines(app, inner.width.into(), wanted).len().saturating_sub(inner.height.into())
 }
 
 impl Widget for Help<'_> {
@@ -126,8 +153,8 @@ impl Widget for Help<'_> {
             "" => " help · type to find · the manual: llama-trace help keys ".to_owned(),
             wanted => format!(" help · {} ", text::cut(&text::visible(wanted), 40)),
         };
-        let inner = popup(buf, place, &title, self.theme);
-        let lines = lines(self.theme, inner.width.into(), self.wanted);
+        let inner = popup(buf, place, &title, self.app.theme);
+        let lines = lines(self.app, inner.width.into(), self.wanted);
         for (y, line) in lines.iter().skip(self.line).take(inner.height.into()).enumerate() {
             put_line(buf, inner, y as u16, line);
         }

@@ -1,4 +1,5 @@
-//! The layers: a map of all heads of all layers with their attention patterns. Enter goes to the head under the cursor.
+//! The layers: a map of all heads of all layers with their attention patterns. Each head has the letter and the value of
+//! its largest measure. Enter goes to the head under the cursor.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -32,22 +33,43 @@ const NAMED: usize = 6;
 /// The colour span of attention weights, which are probabilities.
 const SHARES: Span = Span { positive: true, high: 1.0, clipped: 0, at_most: false };
 
-/// A measure of a head: its name, its value, and the number of queries in the mean.
+/// A measure of a head: its name, of which the first letter is its mark in the map; its value; and the number of queries
+/// in the mean.
 type Measure = (&'static str, fn(&Pattern) -> f64, fn(&Pattern) -> usize);
 const MEASURES: [Measure; 5] = [
-    ("one token back", |head| head.back, |head| head.queries),
-    ("induction", |head| head.induction, |head| head.repeats),
-    ("duplicate token", |head| head.duplicate, |head| head.repeats),
-    ("the first token", |head| head.first, |head| head.queries),
-    ("the token itself", |head| head.itself, |head| head.queries),
+    ("P previous token", |head| head.back, |head| head.queries),
+    ("I induction", |head| head.induction, |head| head.repeats),
+    ("D duplicate", |head| head.duplicate, |head| head.repeats),
+    ("F first token", |head| head.first, |head| head.queries),
+    ("S token itself", |head| head.itself, |head| head.queries),
 ];
 
-/// The definitions of the measures of repeated tokens, from the longest to the shortest form.
-const OF_REPEATS: [&str; 3] = [
-    "induction: mean weight of the tokens after earlier equal tokens; duplicate token: of these equal tokens",
-    "induction: the tokens after earlier equal tokens; duplicate token: these",
-    "duplicate: equal tokens before; induction: after them",
+/// The meaning of the letters, from the longest to the shortest form: the token to which the weight goes.
+const LETTERS: [&str; 3] = [
+    "P previous token · F first token · S token itself · D earlier equal tokens · I tokens after these",
+    "P previous · F first · S itself · D equal · I after equal",
+    "P previous F first S self D equal I after it",
 ];
+
+/// Minimum columns of a cell in which a space separates the letter from the number.
+const SPACED: u16 = 7;
+
+/// The letter and the value of the largest measure of a head.
+fn largest(head: &Pattern) -> (&'static str, f64) {
+    let measured = MEASURES.into_iter().filter(|(_, _, count)| count(head) > 0);
+    let all = measured.map(|(name, value, _)| (&name[..1], value(head)));
+    all.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("", 0.0))
+}
+
+/// A share in few columns: "P 0.98", or "P.98".
+fn marked(letter: &str, share: f64, cell: u16) -> String {
+    let number = format!("{share:.2}");
+    match (cell >= SPACED, number.strip_prefix('0')) {
+        (true, _) => format!("{letter} {number}"),
+        (false, Some(digits)) => format!("{letter}{digits}"),
+        (false, None) => format!("{letter}{share:.1}"),
+    }
+}
 
 /// The heads of every layer.
 #[derive(Debug)]
@@ -71,9 +93,9 @@ impl View for Layers {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "All heads of all layers: the mean attention of each head to the previous token.",
-            "A head near 1 attends one token back, whatever the text. The lines below also name heads that attend to the first token.",
-            "An induction head attends to the tokens after earlier equal tokens, a duplicate-token head to the earlier equal tokens.",
+            "All heads of all layers. The letter says where a head looks most, the number is the mean weight there.",
+            "P near 1: a previous-token head, whatever the text. F: a head that finds nothing often gives its weight to the first token.",
+            "I: an induction head looks at the tokens after earlier equal tokens. D: a duplicate-token head looks at these equal tokens.",
         ]
     }
 
@@ -148,7 +170,11 @@ impl View for Layers {
         let dim = app.theme.dim();
         vec![
             Piece::whole("all heads", dim),
-            Piece::whole(" of all layers: attention to the previous token", dim).rank(1),
+            Piece::forms(
+                [" of all layers: where each one looks most", " of all layers", ""].map(String::from),
+                dim,
+            )
+            .rank(1),
         ]
     }
 
@@ -160,11 +186,10 @@ impl View for Layers {
             pieces.push(Piece::whole(cell.fill, cell.style));
         }
         pieces.push(Piece::whole(" 1", Style::new()));
-        let number = [" · mean weight of the previous token", " · mean, previous token"];
-        let forms = number.iter().map(|&said| said.to_owned()).chain([String::new()]);
-        pieces.push(Piece::forms(forms, theme.dim()).rank(1));
+        let number = [" · the largest mean weight, and its letter", " · the largest mean weight", ""];
+        pieces.push(Piece::forms(number.map(String::from), theme.dim()).rank(1));
         put_fit(buf, foot, 0, 0, &pieces);
-        let forms = OF_REPEATS.iter().map(|&said| said.to_owned());
+        let forms = LETTERS.map(String::from);
         put_fit(buf, foot, 0, 1, &[Piece::forms(forms, theme.dim())]);
     }
 
@@ -201,14 +226,15 @@ impl View for Layers {
                 put(buf, area, x, y, mark, theme.dim());
                 return;
             };
+            let (letter, share) = largest(pattern);
             let mut style = match theme.depth() > Depth::Ansi {
-                true => theme.cell(pattern.back, SHARES).style,
+                true => theme.cell(share, SHARES).style,
                 false => Style::new(),
             };
             if chosen {
                 style = style.add_modifier(Modifier::REVERSED | Modifier::BOLD);
             }
-            let told = if pattern.queries > 0 { format!("{:.2}", pattern.back) } else { "–".to_owned() };
+            let told = if letter.is_empty() { "–".to_owned() } else { marked(letter, share, layout.cell) };
             put(buf, area, x, y, &told, style);
             let room = (usize::from(layout.tall).saturating_sub(2), usize::from(layout.cell) - 1);
             if layout.tall > PICTURE {
@@ -274,10 +300,12 @@ impl Layers {
             if queries == 1 { "for the one query".to_owned() } else { format!("over the {queries} queries") };
         let said = [
             format!(
-                "{over} t at positions p > 0: the mean of softmax[h, t, p − 1], of softmax[h, t, 0] and of softmax[h, t, p]"
+                "P, F, S: the means of softmax[h, t, p − 1], softmax[h, t, 0] and softmax[h, t, p] {over} t at positions p > 0"
             ),
-            format!("the mean of softmax[h, t, p − 1] {over} t at positions p > 0"),
-            format!("the mean of softmax[h, t, p − 1] {over}"),
+            format!("P: the mean of softmax[h, t, p − 1] {over} t at positions p > 0"),
+            format!("P: the mean of softmax[h, t, p − 1] {over}"),
+            format!("P: mean softmax[h, t, p − 1] {over}"),
+            "P: the mean of softmax[h, t, p − 1]".to_owned(),
         ];
         // An empty line separates the notes from the lines above, if there is room.
         let below = y + MEASURES.len() as u16;
@@ -286,10 +314,8 @@ impl Layers {
         if repeats > 0 {
             let queries = if repeats == 1 { "query" } else { "queries" };
             let said = [
-                format!(
-                    "induction and duplicate token: over {repeats} {queries} with an earlier equal token"
-                ),
-                format!("induction, duplicate token: over {repeats} {queries}"),
+                format!("I, D: over {repeats} {queries} with an earlier equal token"),
+                format!("I, D: over {repeats} {queries}"),
             ];
             put_fit(buf, area, 0, y + 1, &[Piece::forms(said, theme.dim())]);
         }

@@ -223,7 +223,8 @@ impl Lens {
             Piece::whole(format!(": rank {} here, {prob:.4}", answer.rank), theme.strong()),
         ];
         put_fit(buf, area, 0, y, &pieces);
-        if let Some(first) = Self::leads_from(app, layout.rows, token) {
+        // An open question may ask for this layer.
+        if let Some(first) = Self::leads_from(app, layout.rows, token).filter(|_| !app.hides_next()) {
             put(buf, area, 0, y + 1, &format!("this answer leads from layer {first} on"), theme.strong());
         }
     }

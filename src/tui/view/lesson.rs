@@ -125,9 +125,39 @@ pub(super) fn keys(app: &App) -> Option<Vec<(&'static str, &'static str)>> {
     }
     match (lesson.presents, app.sampler.setting()) {
         (true, _) => keys.push(("q", "quit")),
-        (false, None) => keys.push(("Esc", "leave the lesson")),
+        (false, None) => keys.push(("Esc", "leave")),
         // The view of the sampler names what Esc does.
         (false, Some(_)) => {}
     }
     Some(keys)
+}
+
+/// Heading of the lesson's keys in the help screen.
+pub(super) const HELP_TITLE: &str = "This lesson";
+
+/// The rows of the help screen on a lesson.
+const HELP: [(&str, &str); 6] = [
+    (
+        "Space",
+        "the next page of the words, then the next scene; at an open question: how to answer it, then its answer",
+    ),
+    (
+        "Backspace",
+        "the scene before; after a walk to other places: this scene again; in an explanation: one step back",
+    ),
+    (
+        "Enter",
+        "answers the question: with the place under the cursor, or with a number or a shape that you type",
+    ),
+    ("0 … 9", "the number of your choice, or the first digit of the number that you type"),
+    ("x", "the answer of the question"),
+    ("Esc", "leaves the lesson and returns to the place before it; C or /learn continues it"),
+];
+
+/// Keys that have another meaning outside a lesson, and lose it.
+const TAKEN: [&str; 3] = ["Space", "Backspace", "x"];
+
+/// The rows of the help screen on the open lesson, and the keys that lose their usual meaning.
+pub(super) fn help(app: &App) -> (&'static [(&'static str, &'static str)], &'static [&'static str]) {
+    if app.lesson.is_some() { (&HELP, &TAKEN) } else { (&[], &[]) }
 }

@@ -128,12 +128,12 @@ impl Writer {
             Tag::CodeBlock(kind) => {
                 self.flush();
                 self.code = true;
-                if let CodeBlockKind::Fenced(language) = kind
-                    && !language.is_empty()
-                {
-                    // Words after the language are for programs.
+                if let CodeBlockKind::Fenced(language) = kind {
+                    // Words after the language are for programs. Commands have a `$` of their own.
                     let language = language.split_whitespace().next().unwrap_or_default();
-                    self.lines.push(Line::styled(format!("  [{language}]"), self.theme.dim()));
+                    if !["", "console", "text"].contains(&language) {
+                        self.lines.push(Line::styled(format!("  [{language}]"), self.theme.dim()));
+                    }
                 }
             }
             Tag::List(first) => {
@@ -427,6 +427,7 @@ mod tests {
         assert_eq!(plain(source, 11), expected);
         assert_eq!(plain(source, 12).last().unwrap(), "  let x = 1;");
         assert_eq!(plain("```\nx = a[b + c, d]\n```\n", 16), ["  x =", "    a[b + c, d]"]);
+        assert_eq!(plain("```console exit=1\n$ x\n```\n", 16), ["  $ x"], "a command needs no label");
     }
 
     #[test]

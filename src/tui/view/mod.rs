@@ -65,11 +65,15 @@ pub mod views;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier};
 use ratatui::widgets::Widget;
+
+use llama_trace_picture::Paper;
 
 use super::app::App;
 use super::input::Mode;
 use super::panel_state::Focus;
+use super::theme::Depth;
 
 /// Columns and rows of the smallest screen that is drawn on.
 pub const SMALLEST: (u16, u16) = (60, 16);
@@ -297,7 +301,7 @@ impl Widget for &App {
         match &self.input.mode {
             Mode::Walk | Mode::Answer(_) | Mode::Mark | Mode::Return => {}
             Mode::Help(line, wanted) => {
-                help::Help { theme: self.theme, line: *line, wanted }.render(area, buf);
+                help::Help { app: self, line: *line, wanted }.render(area, buf);
             }
             Mode::Branches(list) => {
                 branches::BranchesPopup { theme: self.theme, list }.render(area, buf);
@@ -309,6 +313,27 @@ impl Widget for &App {
         }
         if self.input.message.is_some() {
             footer::MessageBox(self).render(area, buf);
+        }
+        if self.presents() {
+            present(self, panels.middle, area, buf);
+        }
+    }
+}
+
+/// Makes a screen legible from the back of a room: bold numbers in the tensor, dark on light paper. The terminal's own
+/// background may be dark.
+fn present(app: &App, tensor: Option<Rect>, area: Rect, buf: &mut Buffer) {
+    let paper = (app.theme.depth() > Depth::None && app.theme.paper() == Paper::Light)
+        .then_some((Color::White, Color::Black));
+    for position in area.positions() {
+        let Some(cell) = buf.cell_mut(position) else { continue };
+        let is_number = cell.symbol().bytes().all(|byte| byte.is_ascii_digit() || b".-".contains(&byte));
+        if is_number && tensor.is_some_and(|tensor| tensor.contains(position)) {
+            cell.modifier.insert(Modifier::BOLD);
+        }
+        if let Some((paper, ink)) = paper {
+            cell.bg = if cell.bg == Color::Reset { paper } else { cell.bg };
+            cell.fg = if cell.fg == Color::Reset { ink } else { cell.fg };
         }
     }
 }

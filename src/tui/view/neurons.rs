@@ -25,9 +25,10 @@ const STAGES: [(Stage, &str); 4] =
 /// Number of units whose output is in one query (`AT_ONCE`); number of promoted and of suppressed tokens (`TOP`).
 const AT_ONCE: usize = 8;
 const TOP: usize = 6;
-/// Columns of a unit's number (`UNIT`), and of a value with the space before it (`VALUE`).
+/// Columns of a unit's number (`UNIT`). Maximum and minimum columns of a value with the space before it.
 const UNIT: u16 = 7;
 const VALUE: u16 = 9;
+const NARROWEST: u16 = 6;
 /// Heading of the effect on the predicted token.
 const EFFECT: &str = "effect";
 /// Columns of a promoted token's text.
@@ -264,6 +265,7 @@ impl View for Neurons {
         let first = [
             "silu = gate / (1 + e^−gate) · hidden = silu · up · colours: relative to each column's largest",
             "silu = gate / (1 + e^−gate) · hidden = silu · up",
+            "hidden = silu(gate) · up",
         ];
         let (of, short) = match predicted(app) {
             Some(token) => (format!("+ − effect (v = {token})"), "+ − effect"),
@@ -276,6 +278,7 @@ impl View for Neurons {
             format!("{of}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
             format!("{short}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
             format!("{short}: hidden·Σ w2[d,f]·norm[d]·output[v,d]/rms"),
+            format!("{short}: direct effect on the logits"),
         ];
         put_fit(buf, foot, 0, 0, &[Piece::forms(first.map(str::to_owned), dim)]);
         put_fit(buf, foot, 0, 1, &[Piece::forms(second, dim)]);
@@ -288,18 +291,21 @@ impl View for Neurons {
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, area, own) = (app.theme, layout.area, app.place().step.stage());
+        let by_effect = app.display.units == UnitOrder::Effect;
+        let columns = STAGES.len() as u16 + u16::from(by_effect);
+        // All columns fit on a narrow screen, with fewer digits.
+        let wide = (area.width.saturating_sub(UNIT) / columns).clamp(NARROWEST, VALUE);
+        let digits = usize::from(wide) - 1;
         put(buf, area, 0, 0, &text::right("unit", UNIT.into()), theme.dim());
         for (at, (stage, name)) in (0..).zip(STAGES) {
             let style = if stage == own { theme.current() } else { theme.dim() };
             let width = text::width(name) as u16;
-            put(buf, area, UNIT + (at + 1) * VALUE - width, 0, name, style);
+            put(buf, area, UNIT + (at + 1) * wide - width, 0, name, style);
         }
-        let by_effect = app.display.units == UnitOrder::Effect;
-        let columns = STAGES.len() as u16 + u16::from(by_effect);
         if by_effect {
-            put(buf, area, UNIT + columns * VALUE - EFFECT.len() as u16, 0, EFFECT, theme.dim());
+            put(buf, area, UNIT + columns * wide - EFFECT.len() as u16, 0, EFFECT, theme.dim());
         }
-        let most_at = UNIT + columns * VALUE + 1;
+        let most_at = UNIT + columns * wide + 1;
         let room = usize::from(area.width.saturating_sub(most_at));
         // If there is room, both promoted and suppressed tokens are shown; otherwise only the promoted ones, or none.
         let each = if room >= 2 * TEXT { room / 2 } else { room };
@@ -324,22 +330,22 @@ impl View for Neurons {
             let style = if chosen { theme.current() } else { theme.index() };
             put(buf, area, 0, y, &text::right(&unit.to_string(), UNIT.into()), style);
             for (at, ((stage, _), span)) in (0..).zip(STAGES.into_iter().zip(spans)) {
-                let x = UNIT + at * VALUE + 1;
+                let x = UNIT + at * wide + 1;
                 let Some(value) = value(app, stage, unit) else {
-                    put(buf, area, x, y, &text::right("…", VALUE as usize - 1), theme.dim());
+                    put(buf, area, x, y, &text::right("…", digits), theme.dim());
                     continue;
                 };
                 let mut style = theme.cell(value, span).style;
                 if chosen && stage == own {
                     style = style.add_modifier(Modifier::REVERSED | Modifier::BOLD);
                 }
-                let told = text::figure_in(value, false, VALUE as usize - 1);
-                put(buf, area, x, y, &text::right(&told, VALUE as usize - 1), style);
+                let told = text::figure_in(value, false, digits);
+                put(buf, area, x, y, &text::right(&told, digits), style);
             }
             if let Some(added) = effects.as_ref().and_then(|effects| effects.added.get(unit as usize)) {
-                let told = text::figure_in(*added, false, VALUE as usize - 1);
+                let told = text::figure_in(*added, false, digits);
                 let style = if chosen { theme.strong() } else { Style::new() };
-                put(buf, area, UNIT + (columns - 1) * VALUE, y, &text::right(&told, VALUE.into()), style);
+                put(buf, area, UNIT + (columns - 1) * wide, y, &text::right(&told, wide.into()), style);
             }
             match writing(app, order, rank) {
                 _ if room < TEXT => {}

@@ -119,8 +119,8 @@ impl View for Sampler {
     fn hint(&self) -> [&'static str; 3] {
         [
             "From logits to a token: divide by the temperature, softmax, cut by the filters, sample with a random number.",
-            "[ ] choose a setting, ← → change it, Esc restores the run's own, b makes it the run's own from here on. Which tokens stay, and which one is sampled?",
-            "The model is not run again: the sampler draws from the same logits. u draws 100 times: do the frequencies follow the shares?",
+            "[ ] choose a setting, ← → change it, Esc restores the run's own, b makes it the run's own from here on. Which tokens are kept, and which one is sampled?",
+            "The model is not run again: the sampler draws from the same logits. u draws 100 times: do the frequencies follow the chances?",
         ]
     }
 
@@ -238,7 +238,7 @@ impl View for Sampler {
         let pieces = [
             Piece::whole("█", theme.bar()),
             Piece::forms(
-                [" may be sampled, with its share · ", " may be sampled · ", " stays · "].map(String::from),
+                [" may be sampled, with this chance · ", " may be sampled · ", " kept · "].map(String::from),
                 theme.dim(),
             )
             .rank(2),
@@ -252,24 +252,24 @@ impl View for Sampler {
         put_fit(buf, foot, 0, 0, &pieces);
         let pieces = [
             Piece::whole("[ ]", theme.key()),
-            Piece::whole(" choose  ", theme.dim()),
+            Piece::forms([" choose  ", " set  "].map(String::from), theme.dim()).rank(3),
             Piece::whole("← →", theme.key()),
             Piece::whole(" change  ", theme.dim()),
             Piece::whole("u", theme.key()),
             Piece::whole(" 100 draws  ", theme.dim()),
             Piece::whole("Esc", theme.key()),
-            Piece::forms([" the run's own", " resets"].map(String::from), theme.dim()),
+            Piece::forms([" the run's own", " resets"].map(String::from), theme.dim()).rank(4),
         ];
         let branch = app.sampler.setting().map(|_| {
             Piece::forms(
                 ["  b the run's own from here on", "  b keeps it", ""].map(String::from),
                 theme.key(),
             )
-            .rank(2)
+            .rank(6)
         });
         // Enter does nothing on a line without a token.
         let chosen = Self::token(app).map(|id| format!("  Enter continues with {}", token_text(app, id)));
-        let chosen = chosen.map(|words| Piece::forms([words, String::new()], theme.key()).rank(1));
+        let chosen = chosen.map(|words| Piece::forms([words, String::new()], theme.key()).rank(5));
         let pieces: Vec<Piece> = pieces.into_iter().chain(branch).chain(chosen).collect();
         put_fit(buf, foot, 0, 1, &pieces);
     }
@@ -362,7 +362,7 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     }
     // A token's text gets the columns that the counts do not need.
     let (sum_at, drawn_at, _) = RESULTS[usize::from(!short)];
-    put(buf, area, x, 0, "stay", theme.dim());
+    put(buf, area, x, 0, "kept", theme.dim());
     put(buf, area, x + sum_at, 0, "sum", theme.dim());
     put(buf, area, x + drawn_at, 0, if picked(app).is_some() { "picked" } else { "sampled" }, theme.dim());
     let rows = [(1, "run", Some(own), false), (2, "tried", tried, app.sampler.setting().is_some())];
@@ -413,7 +413,7 @@ fn setting(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Bu
             pieces.push(Piece::whole(format!("{} {value} ", knob.name()), style).rank(1));
         }
     }
-    pieces.push(Piece::whole(format!("{} stay ", draw.kept().count), Style::new()).rank(2));
+    pieces.push(Piece::whole(format!("{} kept ", draw.kept().count), Style::new()).rank(2));
     let token = picked(app).filter(|_| !tries).unwrap_or(draw.drawn);
     pieces.push(Piece::whole(token_text(app, token), theme.token()).rank(2));
     put_fit(buf, area, 0, 0, &pieces);
@@ -449,7 +449,7 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
         let after = |name: &str, count: usize| {
             let short = name.trim_start_matches("top-");
             let forms = [
-                format!(" → {name}: {count} stay"),
+                format!(" → {name}: {count} kept"),
                 format!(" → {name}: {count}"),
                 format!(" → {short}: {count}"),
             ];
@@ -477,7 +477,8 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
         Some(random) => {
             let random = text::figure_in(random, false, 6);
             pieces.push(
-                Piece::forms([format!(" → sampled with {random}"), format!(" → u {random}")], dim).rank(5),
+                Piece::forms([format!(" → random number {random}"), format!(" → random {random}")], dim)
+                    .rank(5),
             );
         }
         None => {}
@@ -517,7 +518,7 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
         heading(logit_at - 1, "logit", theme.dim(), buf);
     }
     heading(prob_at - 1, "prob", theme.dim(), buf);
-    heading(share_at - 1, "share", theme.dim(), buf);
+    heading(share_at - 1, "chance", theme.dim(), buf);
     if draw.times > 0 {
         heading(count_at - 1, &format!("of {}", draw.times), theme.dim(), buf);
     }
@@ -589,29 +590,29 @@ fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
             let (p, count) = (draw.setting.top_p, draw.after_p.count);
             let share = sum(draw.after_p.sum / draw.after_k.sum);
             let whole = format!(
-                "top-p {p} cuts here: {count} stay, sum {}, {share} of what top-k kept",
+                "top-p {p} cuts here: {count} kept, sum {}, {share} of what top-k kept",
                 sum(draw.after_p.sum)
             );
             let fits = text::width(&whole) <= room;
             if fits {
                 return whole;
             }
-            format!("top-p {p}: {count} stay, sum {}, {share} of top-k's", sum(draw.after_p.sum))
+            format!("top-p {p}: {count} kept, sum {}, {share} of top-k's", sum(draw.after_p.sum))
         }
         Line::Cut(Filter::MinP) => format!(
-            "min-p {} cuts here: {} stay, sum {}",
+            "min-p {} cuts here: {} kept, sum {}",
             draw.setting.min_p,
             draw.after_min_p.count,
             sum(draw.after_min_p.sum)
         ),
         Line::Cut(Filter::TypicalP) => format!(
-            "typical-p {} cuts here: {} stay, sum {}",
+            "typical-p {} cuts here: {} kept, sum {}",
             draw.setting.typical_p,
             draw.after_typical_p.count,
             sum(draw.after_typical_p.sum)
         ),
         Line::Cut(Filter::TopP) => format!(
-            "top-p {} cuts here: {} stay, sum {}",
+            "top-p {} cuts here: {} kept, sum {}",
             draw.setting.top_p,
             draw.after_p.count,
             sum(draw.after_p.sum)
@@ -620,7 +621,7 @@ fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
             format!("the largest is taken: its prob is {}", sum(draw.after_k.sum))
         }
         Line::Cut(Filter::TopK) => {
-            format!("top-k cuts here: {} stay, sum {}", draw.after_k.count, sum(draw.after_k.sum))
+            format!("top-k cuts here: {} kept, sum {}", draw.after_k.count, sum(draw.after_k.sum))
         }
         Line::Vanishes => match draw.above_0() {
             Some(count) => {

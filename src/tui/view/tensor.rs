@@ -162,7 +162,9 @@ fn hint(app: &App, room: Rect, buf: &mut Buffer) {
     let lines: Vec<String> =
         app.view().hint().into_iter().flat_map(|line| text::wrap(line, columns)).collect();
     let needed = lines.len() as u16 + 2;
-    if room.height < needed || app.comparison.with.is_some() || app.panels.pane.is_some() {
+    // The hint names keys that a presentation does not have.
+    let leaves_out = app.comparison.with.is_some() || app.panels.pane.is_some() || app.presents();
+    if room.height < needed || leaves_out {
         return;
     }
     let y = room.height - needed + 1;
@@ -184,7 +186,11 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
         .map(|(axis, length)| format!("{} {length}", labels::name(*axis)))
         .collect();
     let lengths: Vec<_> = shape.iter().map(usize::to_string).collect();
-    let shapes = [format!("  {}", axes.join(" × ")), format!("  {}", lengths.join(" × "))];
+    let names: Vec<_> = step.axes().iter().map(|axis| labels::name(*axis)).collect();
+    let shapes = match app.hides_shapes() {
+        true => [format!("  {}", names.join(" × ")), String::new()],
+        false => [format!("  {}", axes.join(" × ")), format!("  {}", lengths.join(" × "))],
+    };
     let kind = if matches!(step, Step::View(_)) { format!(" ({})", step.op()) } else { String::new() };
     let unit = step.stage().info().unit;
     let pieces = [

@@ -32,7 +32,8 @@ impl Widget for Title<'_> {
         let app = self.0;
         let theme = app.theme;
         if let Some(lesson) = app.lesson.as_ref().filter(|lesson| lesson.presents) {
-            put(buf, area, 1, 0, &printable(&lesson.lesson.title), theme.strong());
+            let title = format!("  {}", printable(&lesson.lesson.title));
+            put(buf, area, 0, 0, &text::left(&title, area.width.into()), theme.current());
             return;
         }
         let walk = app.walk();

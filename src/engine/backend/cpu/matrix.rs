@@ -10,10 +10,10 @@ use super::kernel::{GroupScales, Kernel, Rows, Spaced, with_format};
 use super::kernel::{bf16_gemm, bf16_tiles};
 use super::{MIN_PARALLEL, memory};
 use crate::backend::WholeRows;
-use llama_trace_core::config::Precision;
+use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
-use llama_trace_core::ops::blocks::{self, BlockRows, GROUP};
+use llama_trace_core::ops::blocks::{BlockRows, Dot, GROUP};
 use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::Bytes;
@@ -145,13 +145,10 @@ impl Matrix {
     }
 }
 
-/// The [`blocks::dot`] function of a block format.
-pub fn dot_of(dtype: Dtype) -> Option<Dot> {
-    dtype.is_blocks().then(|| with_format!(dtype, F => blocks::dot::<F> as Dot))
+/// The [`blocks::dot`](llama_trace_core::ops::blocks::dot) function of a block format in an arithmetic.
+pub fn dot_of(dtype: Dtype) -> Option<fn(Arithmetic) -> Dot> {
+    dtype.is_blocks().then(|| with_format!(dtype, F => Arithmetic::dot_of_blocks::<F> as fn(_) -> _))
 }
-
-/// The dot product of a row of blocks with quantised activations and their scales.
-type Dot = fn(&[i8], &[f32], &[u8]) -> f32;
 
 thread_local! {
     /// The tile buffers of a thread, kept between products. Memory fresh from the system costs a page fault for every 4

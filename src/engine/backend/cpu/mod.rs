@@ -2,9 +2,10 @@
 //! the vector instructions of the machine.
 //!
 //! Each output is computed by one thread, with the arithmetic of `ops/` and in its order. Results therefore do not
-//! depend on the number of threads, the instruction set or the number of tokens. There is one exception: if the
+//! depend on the number of threads, the instruction set or the number of tokens. There are two exceptions. If the
 //! processor multiplies bfloat16, wide products of many tokens of one sequence have their own order
-//! (`kernel/bf16_gemm.rs`). Other sequences in the same pass change nothing (`input.rs`).
+//! (`kernel/bf16_gemm.rs`). Other sequences in the same pass change nothing (`input.rs`). The kernel `wasm` has its own
+//! [`Arithmetic`].
 
 mod attention;
 #[cfg_attr(not(feature = "native"), path = "asleep.rs")]
@@ -30,7 +31,7 @@ use super::{
     Vector,
 };
 use crate::backend;
-use llama_trace_core::config::{CacheDtype, Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::memory;
 use llama_trace_core::ops;
@@ -87,9 +88,10 @@ impl Cpu {
 }
 
 impl Default for Cpu {
-    /// Creates a CPU with the fastest inner loops that this machine can run.
+    /// Creates a CPU with the fastest inner loops that this machine can run. On WebAssembly, this is the kernel `wasm`,
+    /// whose results have other bits.
     fn default() -> Self {
-        Self::with_kernel(Kernel::default())
+        Self::with_kernel(if cfg!(target_arch = "wasm32") { Kernel::wasm() } else { Kernel::default() })
     }
 }
 
@@ -153,7 +155,10 @@ fn weights(vector: &Vector) -> &[f32] {
 
 impl Backend for Cpu {
     fn name(&self) -> &'static str {
-        "cpu"
+        match self.arithmetic() {
+            Arithmetic::Fused => "cpu",
+            Arithmetic::Separate => "cpu-wasm",
+        }
     }
 
     fn stop(&self) -> &Stop {
@@ -170,6 +175,10 @@ impl Backend for Cpu {
 
     fn precision(&self) -> Precision {
         self.precision
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        self.kernel.isa.arithmetic()
     }
 
     fn bit_exact(&self, _: Operation) -> bool {
@@ -190,7 +199,7 @@ impl Backend for Cpu {
 
     fn kernels(&self) -> Vec<Box<dyn Backend>> {
         let of = |kernel| -> Box<dyn Backend> { Box::new(Self { kernel, ..self.clone() }) };
-        Kernel::available().into_iter().map(of).collect()
+        Kernel::selectable().into_iter().map(of).collect()
     }
 
     fn readings(&self) -> Vec<(String, Box<dyn Backend>)> {
@@ -316,7 +325,7 @@ impl Backend for Cpu {
         let (frequencies, cos, sin) = (&floats(frequencies)[..pairs], floats_mut(cos), floats_mut(sin));
         let rows = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs));
         for (position, (cos, sin)) in positions.zip(rows) {
-            ops::rope::angles(position, frequencies, cos, sin);
+            ops::rope::angles(self.arithmetic(), position, frequencies, cos, sin);
             self.round(cos);
             self.round(sin);
         }

@@ -11,7 +11,7 @@ use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
 use llama_trace_core::trace::stage::Section;
-use llama_trace_core::trace::{Block, Frame, FrameData, PassDims, Region, Site, Stage, Stats};
+use llama_trace_core::trace::{Block, Frame, FrameData, ModelCard, PassDims, Region, Site, Stage, Stats};
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -65,6 +65,14 @@ impl Reader {
     /// Rows of `site` as a frame (rows, width), read or derived.
     fn read_or_derive(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         self.stop.check()?;
+        match self.edited(site, &rows)? {
+            Some(frame) => Ok(frame),
+            None => self.unedited(site, rows),
+        }
+    }
+
+    /// The same rows before the edits of `site`.
+    pub(super) fn unedited(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         if let Some(data) = self.trace.rows(site, rows.clone())? {
             return Ok(Frame { site, axes: site.stage.axes(), data });
         }
@@ -73,6 +81,7 @@ impl Reader {
             Stage::CacheV => self.cached(site, Stage::Xv, rows),
             stage if stage.info().section == Section::Sampler => self.drawn_from(site),
             Stage::AttnResidual | Stage::FfnResidual => self.residual(site, rows),
+            Stage::XqRope | Stage::XkRope if self.edits.is_some() => self.rotated(site, rows),
             stage if is_derivable(stage) => self.derived(site, rows, None),
             _ => Err(self.not_here(site)),
         }
@@ -108,8 +117,8 @@ impl Reader {
     /// Derived rows. Rows of the site in `known` are taken from `known`.
     fn derived(&mut self, site: Site, rows: Range<usize>, known: Option<(Site, &Rows)>) -> Result<Frame> {
         let (dims, sizes, stop) = (self.dims(site)?, self.sizes(), self.stop.clone());
-        let precision = self.trace.card().precision;
-        derive_rows(site, rows, &sizes, precision, dims, &stop, &mut |from, rows| match known {
+        let ModelCard { precision, arithmetic, .. } = *self.trace.card();
+        derive_rows(site, rows, &sizes, (precision, arithmetic), dims, &stop, &mut |from, rows| match known {
             Some((site, known)) if site == from => Ok(known.clone()),
             _ => self.rows(from, rows),
         })

@@ -4,15 +4,16 @@
 use super::Rows;
 use super::q8::Quantized;
 use super::rows::with_format;
+use llama_trace_core::ops::arithmetic::MulAdd;
 use llama_trace_core::ops::blocks::{self, Format};
 
 /// See [`super::Isa::q8`].
-pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+pub(super) fn portable<M: MulAdd>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     with_format!(w.dtype, F => {
         for row in 0..w.count() {
             for (token, out) in out.iter_mut().enumerate() {
                 let (values, scales) = x.row(token);
-                out[row] = blocks::dot::<F>(values, scales, w.row(row));
+                out[row] = blocks::dot_by::<M, F>(values, scales, w.row(row));
             }
         }
     });

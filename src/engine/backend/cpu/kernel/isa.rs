@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use super::gemm::{Packed, Scratch};
 use super::q8::{Quantized, Tiling};
 use super::{Aligned, Rows, Spaced, rows};
-use llama_trace_core::config::{Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::stop::Stop;
@@ -18,13 +18,19 @@ use llama_trace_core::stop::Stop;
 pub(super) const MIN_QUERIES: usize = 8;
 
 /// The inner loops for one vector instruction set. The default bodies are the plain operations of
-/// [`llama_trace_core::ops`]. An instruction set replaces those that it can compute faster, with the same bits.
+/// [`llama_trace_core::ops`]. An instruction set replaces those that it can compute faster, with the same bits, and
+/// those with a multiply-add if its arithmetic is not the default.
 ///
 /// [`super::Kernel::available`] returns an instruction set only if the processor supports it. This makes the calls
 /// sound.
 pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     /// The instruction set's name, as `--cpu-kernel` takes it.
     fn name(&self) -> &'static str;
+
+    /// The arithmetic of all operations.
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::Fused
+    }
 
     /// Computes out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`. Reads each weight once, in its stored number
     /// type. With one row of `x`, reads up to `streams` rows of `w` side by side. `scratch` is a buffer for one row of

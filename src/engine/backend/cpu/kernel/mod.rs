@@ -2,8 +2,9 @@
 //! set is chosen at run time.
 //!
 //! Every kernel computes the sums of `ops/` in the same order with the same fused multiply-adds. So the choice changes
-//! the speed, but no bit of a result. The exception is [`bf16_gemm`]: if the processor multiplies bfloat16, long
-//! products of many rows have another order of summation.
+//! the speed, but no bit of a result. There are two exceptions. [`bf16_gemm`]: if the processor multiplies bfloat16, long
+//! products of many rows have another order of summation. The kernel `wasm` has the same order, but rounds each product
+//! before it is added ([`portable`]).
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -63,8 +64,22 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernels that this processor can run. The presumably fastest is the first. The last is always
-    /// `portable`.
+    /// Returns the kernel `wasm`, for processors without a fused multiply-add. Its arithmetic is
+    /// [`Arithmetic::Separate`](llama_trace_core::config::Arithmetic::Separate), so its results have other bits
+    /// than those of all other kernels. They are the same on every processor.
+    pub fn wasm() -> Self {
+        Self::new(&portable::WASM)
+    }
+
+    /// Returns the kernels that a user can select: those of [`Self::available`], and `wasm`.
+    pub fn selectable() -> Vec<Self> {
+        let mut kernels = Self::available();
+        kernels.push(Self::wasm());
+        kernels
+    }
+
+    /// Returns the kernels that this processor can run and that have the default arithmetic. The presumably fastest is
+    /// the first. The last is always `portable`.
     pub fn available() -> Vec<Self> {
         let mut kernels = Vec::new();
         #[cfg(target_arch = "x86_64")]

@@ -127,7 +127,6 @@ impl<'a> Rows<'a> {
     }
 
     /// Whether weights are used as they are stored, without a scale or rounding.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn plain(self) -> bool {
         match self.dtype {
             Dtype::F32 => self.precision != Precision::Bf16,

@@ -1,4 +1,4 @@
-//! Tests that compare every kernel with the plain operations, bit for bit.
+//! Tests that compare every kernel with the plain operations in its arithmetic, bit for bit.
 
 use half::{bf16, f16};
 
@@ -6,7 +6,8 @@ use super::super::testing::{noise, random_blocks};
 use super::gemm::{Packed, Scratch};
 use super::rows::with_format;
 use super::*;
-use llama_trace_core::config::Pairing;
+use crate::backend::REORDER_TOLERANCE;
+use llama_trace_core::config::{Arithmetic, Pairing};
 use llama_trace_core::ops;
 use llama_trace_core::ops::blocks;
 use llama_trace_core::stop::Stop;
@@ -16,6 +17,32 @@ use {
     llama_trace_core::testing::sampled,
     std::{env, process::Command, sync::atomic::Ordering},
 };
+
+/// The results of the plain operations in each arithmetic.
+struct Plain<T> {
+    fused: T,
+    separate: T,
+}
+
+impl<T> Plain<T> {
+    fn new(compute: impl Fn(Arithmetic) -> T) -> Self {
+        Self { fused: compute(Arithmetic::Fused), separate: compute(Arithmetic::Separate) }
+    }
+
+    /// Those in the arithmetic of a kernel.
+    fn of(&self, kernel: Kernel) -> &T {
+        match kernel.isa.arithmetic() {
+            Arithmetic::Fused => &self.fused,
+            Arithmetic::Separate => &self.separate,
+        }
+    }
+}
+
+/// ‖found − exact‖ / ‖exact‖.
+fn distance(found: &[f32], exact: &[f64]) -> f64 {
+    let error: f64 = found.iter().zip(exact).map(|(x, y)| (f64::from(*x) - y).powi(2)).sum();
+    (error / exact.iter().map(|x| x.powi(2)).sum::<f64>()).sqrt()
+}
 
 /// Rounds `values` to a number type. Returns them as bytes, and as float32.
 fn stored(values: &[f32], dtype: Dtype) -> (Vec<u8>, Vec<f32>) {
@@ -57,25 +84,37 @@ fn every_kernel_gives_the_bits_of_the_plain_products() {
             }
             let x = noise(inputs * tokens, 1);
             let (bytes, w) = stored(&noise(inputs * rows, 2), dtype);
-            let plain: Vec<f32> = x
-                .chunks(inputs)
-                .flat_map(|x| w.chunks(inputs).map(|w| ops::matmul::dot(x, w)).collect::<Vec<_>>())
-                .collect();
+            let pairs: Vec<_> =
+                x.chunks(inputs).flat_map(|x| w.chunks(inputs).map(move |w| (x, w))).collect();
+            let plain = Plain::new(|arithmetic| -> Vec<f32> {
+                pairs.iter().map(|(x, w)| arithmetic.dot(x, w)).collect()
+            });
+            let exact = |(x, w): &(&[f32], &[f32])| -> f64 {
+                x.iter().zip(*w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
+            };
+            let exact: Vec<f64> = pairs.iter().map(exact).collect();
+            for plain in [&plain.fused, &plain.separate] {
+                let error = distance(plain, &exact);
+                assert!(error <= REORDER_TOLERANCE, "{dtype} {inputs}×{rows}×{tokens}: {error:e}");
+            }
+            assert!(inputs < 100 || plain.fused != plain.separate, "{dtype} {inputs}");
             let w = Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::F32 };
-            for kernel in Kernel::available().into_iter().flat_map(|kernel| kernel.readings(Precision::F32)) {
+            for kernel in Kernel::selectable().into_iter().flat_map(|kernel| kernel.readings(Precision::F32))
+            {
+                let plain = plain.of(kernel);
                 let what =
                     format!("{} {dtype} {inputs}×{rows}×{tokens}, {}", kernel.name(), kernel.reading());
                 let mut fast = vec![0.0; rows * tokens];
                 let mut spaced = Vec::new();
                 Spaced::fill(&x, inputs, &mut spaced).unwrap();
                 kernel.dots(Spaced::new(&spaced, inputs), w, &mut split(&mut fast, rows), &mut Vec::new());
-                assert_eq!(fast, plain, "dots {what}");
+                assert_eq!(fast, *plain, "dots {what}");
                 fast.fill(0.0);
                 let mut packed = Packed::default();
                 packed.pack(&x, inputs, kernel.isa.tile().1, &stop).unwrap();
                 let mut out = split(&mut fast, rows);
                 kernel.isa.gemm(&packed, w, &mut out, &mut Scratch::default(), &stop).unwrap();
-                assert_eq!(fast, plain, "gemm {what}");
+                assert_eq!(fast, *plain, "gemm {what}");
             }
         }
     }
@@ -88,8 +127,9 @@ fn split(out: &mut [f32], width: usize) -> Vec<&mut [f32]> {
 
 /// Quantises `x` in groups of `group`, multiplies it with `w` on every kernel, and compares the products with `plain`
 /// (tokens, rows). Does so with and without tiles.
-fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what: &str) {
-    for kernel in Kernel::available() {
+fn every_kernel_gives(plain: &Plain<Vec<f32>>, x: &[f32], group: usize, w: Rows<'_>, what: &str) {
+    for kernel in Kernel::selectable() {
+        let plain = plain.of(kernel);
         for tiles in [None, kernel.tiles_q8()] {
             let mut fast = vec![0.0; plain.len()];
             let mut quantized = q8::Quantized::default();
@@ -98,7 +138,7 @@ fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what:
             };
             quantized.fill(quantize, x, w.inputs, group, tiles, &Stop::default()).unwrap();
             kernel.isa.q8(&quantized, w, &mut split(&mut fast, w.count()));
-            assert_eq!(fast, plain, "{} {what} {tiles:?}", kernel.name());
+            assert_eq!(fast, *plain, "{} {what} {tiles:?}", kernel.name());
         }
     }
 }
@@ -136,14 +176,18 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
             scales: Some(scales),
             precision: Precision::Q8 { group: x_group },
         };
-        let mut plain = Vec::new();
-        for x in x.chunks(inputs) {
-            let (mut q8, mut scales) = (vec![0; inputs], vec![0.0; inputs.div_ceil(x_group)]);
-            ops::quantize::quantize(x, x_group, &mut q8, &mut scales);
-            plain.extend(
-                (0..rows).map(|row| ops::quantize::dot(&q8, &scales, x_group, w.quantized(row).unwrap())),
-            );
-        }
+        let plain = Plain::new(|arithmetic| {
+            let mut plain = Vec::new();
+            for x in x.chunks(inputs) {
+                let (mut q8, mut scales) = (vec![0; inputs], vec![0.0; inputs.div_ceil(x_group)]);
+                ops::quantize::quantize(x, x_group, &mut q8, &mut scales);
+                plain.extend(
+                    (0..rows)
+                        .map(|row| arithmetic.dot_int8(&q8, &scales, x_group, w.quantized(row).unwrap())),
+                );
+            }
+            plain
+        });
         every_kernel_gives(&plain, &x, x_group, w, &format!("{inputs}×{rows}×{tokens}"));
     }
 }
@@ -183,21 +227,27 @@ fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those
             let bytes = random_blocks(&noise(inputs * rows, 12), dtype);
             let w =
                 Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::Q8 { group: 32 } };
-            let (mut plain, mut error, mut size) = (Vec::new(), 0.0, 0.0);
+            let mut exact = Vec::new();
             for x in x.chunks(inputs) {
-                let (values, scales, x) = quantised(x);
+                let (.., x) = quantised(x);
                 for row in 0..rows {
-                    let ours = with_format!(dtype, F => blocks::dot::<F>(&values, &scales, w.row(row)));
                     let mut weights = vec![0.0; inputs];
                     widen(dtype, w.row(row), &mut weights);
-                    let exact: f64 = x.iter().zip(&weights).map(|(x, w)| x * f64::from(*w)).sum();
-                    error += (f64::from(ours) - exact).powi(2);
-                    size += exact.powi(2);
-                    plain.push(ours);
+                    exact.push(x.iter().zip(&weights).map(|(x, w)| x * f64::from(*w)).sum());
                 }
             }
-            let error = (error / size).sqrt();
-            assert!(error <= 1e-5, "{dtype} {inputs}×{rows}×{tokens}: {error:e}");
+            let plain = Plain::new(|arithmetic| {
+                let dot = with_format!(dtype, F => arithmetic.dot_of_blocks::<F>());
+                let of_token = |x: &[f32]| {
+                    let (values, scales, _) = quantised(x);
+                    (0..rows).map(|row| dot(&values, &scales, w.row(row))).collect::<Vec<_>>()
+                };
+                x.chunks(inputs).flat_map(of_token).collect::<Vec<_>>()
+            });
+            for plain in [&plain.fused, &plain.separate] {
+                let error = distance(plain, &exact);
+                assert!(error <= 1e-5, "{dtype} {inputs}×{rows}×{tokens}: {error:e}");
+            }
             every_kernel_gives(&plain, &x, blocks::GROUP, w, &format!("{dtype} {inputs}×{rows}×{tokens}"));
         }
     }
@@ -218,10 +268,12 @@ fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
                 let x: Vec<f32> = (0..inputs).map(|i| if i / run % 2 == 0 { 1.0 } else { -1.0 }).collect();
                 let (values, scales, _) = quantised(&x);
                 assert!(values.iter().all(|q| q.abs() == 127));
-                let plain: Vec<f32> = (0..rows)
-                    .map(|row| with_format!(dtype, F => blocks::dot::<F>(&values, &scales, w.row(row))))
-                    .collect();
-                let (plain, x) = (plain.repeat(tokens), x.repeat(tokens));
+                let plain = Plain::new(|arithmetic| {
+                    let dot = with_format!(dtype, F => arithmetic.dot_of_blocks::<F>());
+                    let of_token: Vec<f32> = (0..rows).map(|row| dot(&values, &scales, w.row(row))).collect();
+                    of_token.repeat(tokens)
+                });
+                let x = x.repeat(tokens);
                 every_kernel_gives(
                     &plain,
                     &x,
@@ -264,23 +316,27 @@ fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
         for (odd, at) in odd.chain([(x.first().copied().unwrap_or(0.0), 0)]) {
             let mut x = x.clone();
             x.iter_mut().skip(at).take(1).for_each(|x| *x = odd);
-            let (mut softmax, mut silu) = (x.clone(), vec![0.5; width]);
-            ops::softmax::softmax(&mut softmax);
-            ops::swiglu::silu_all(&x, &mut silu);
-            for kernel in Kernel::available() {
+            let plain = Plain::new(|arithmetic| {
+                let (mut softmax, mut silu) = (x.clone(), vec![0.5; width]);
+                arithmetic.softmax(&mut softmax);
+                arithmetic.silu_all(&x, &mut silu);
+                [softmax, silu]
+            });
+            for kernel in Kernel::selectable() {
+                let [softmax, silu] = plain.of(kernel);
                 let (mut row, mut out) = (x.clone(), vec![0.5; width]);
                 kernel.isa.softmax(&mut row);
                 kernel.isa.silu(&x, &mut out);
                 let what = format!("{} {width}, {odd} at {at}", kernel.name());
-                assert_eq!(bits(&row), bits(&softmax), "{what}");
-                assert_eq!(bits(&out), bits(&silu), "{what}");
+                assert_eq!(bits(&row), bits(softmax), "{what}");
+                assert_eq!(bits(&out), bits(silu), "{what}");
             }
         }
         let same = vec![f32::NEG_INFINITY; width];
-        for kernel in Kernel::available() {
+        for kernel in Kernel::selectable() {
             let (mut row, mut plain) = (same.clone(), same.clone());
             kernel.isa.softmax(&mut row);
-            ops::softmax::softmax(&mut plain);
+            kernel.isa.arithmetic().softmax(&mut plain);
             assert_eq!(bits(&row), bits(&plain), "{} {width}: no key is visible", kernel.name());
         }
     }
@@ -305,14 +361,18 @@ fn every_kernel_gives_the_bits_of_the_plain_attention_of_several_queries() {
         let (x, stored) = (noise(queries * width, 13), noise(keys * 2 * width, 14));
         let (row, first) = (part.end + 3, part.start);
         let weights = noise(queries * row, 15);
-        let mut plain = (vec![0.5; queries * row], vec![0.25; queries * width]);
-        for query in 0..queries {
-            let now = query * row + first..query * row + part.end;
-            let keys = &stored[(first * 2 * width).min(stored.len())..];
-            ops::attention::qk(&x[query * width..][..width], keys, 2 * width, &mut plain.0[now.clone()]);
-            ops::attention::mix(&weights[now], keys, 2 * width, &mut plain.1[query * width..][..width]);
-        }
-        for kernel in Kernel::available() {
+        let plain = Plain::new(|arithmetic| {
+            let mut plain = (vec![0.5; queries * row], vec![0.25; queries * width]);
+            for query in 0..queries {
+                let now = query * row + first..query * row + part.end;
+                let keys = &stored[(first * 2 * width).min(stored.len())..];
+                arithmetic.qk(&x[query * width..][..width], keys, 2 * width, &mut plain.0[now.clone()]);
+                arithmetic.mix(&weights[now], keys, 2 * width, &mut plain.1[query * width..][..width]);
+            }
+            plain
+        });
+        for kernel in Kernel::selectable() {
+            let plain = plain.of(kernel);
             let mut fast = (vec![0.5; queries * row], vec![0.25; queries * width]);
             let (values, count) = (&stored[(first * 2 * width).min(stored.len())..], (part.len(), row));
             kernel.isa.mix(&weights[first..], count, values, 2 * width, width, &mut fast.1);
@@ -336,10 +396,9 @@ fn one_query_meets_any_number_of_keys_with_the_bits_of_the_plain_products() {
         let (mut x, stored) = (noise(width, 16), noise(keys * (width + 3), 17));
         // The product of 0 with a negative value is −0, but no sum may be −0.
         x[width / 2] = 0.0;
-        let mut plain = vec![0.5; keys];
-        ops::attention::qk(&x, &stored, width + 3, &mut plain);
-        for kernel in Kernel::available() {
-            let mut fast = vec![0.5; keys];
+        for kernel in Kernel::selectable() {
+            let (mut fast, mut plain) = (vec![0.5; keys], vec![0.5; keys]);
+            kernel.isa.arithmetic().qk(&x, &stored, width + 3, &mut plain);
             kernel.isa.qk(&x, &stored, width + 3, &mut fast);
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&plain), bits(&fast), "{} {width} {keys}", kernel.name());
@@ -351,16 +410,17 @@ fn one_query_meets_any_number_of_keys_with_the_bits_of_the_plain_products() {
 fn every_kernel_gives_the_bits_of_the_plain_row_operations() {
     for width in [2, 8, 16, 31, 32, 48, 100] {
         let (x, w) = (noise(3 * width, 3), noise(width, 4));
-        for kernel in Kernel::available() {
+        for kernel in Kernel::selectable() {
+            let arithmetic = kernel.isa.arithmetic();
             let (mut plain, mut fast) = (vec![0.0; width], vec![0.0; width]);
-            ops::rms_norm::rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut plain);
+            arithmetic.rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut plain);
             kernel.isa.rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut fast);
             assert_eq!(plain, fast, "rms_norm {} {width}", kernel.name());
-            ops::attention::mix(&w[..2], &x, width, &mut plain);
+            arithmetic.mix(&w[..2], &x, width, &mut plain);
             kernel.isa.mix(&w[..2], (2, 2), &x, width, width, &mut fast);
             assert_eq!(plain, fast, "mix {} {width}", kernel.name());
             let (mut plain, mut fast) = (vec![0.0; 3], vec![0.0; 3]);
-            ops::attention::qk(&w, &x, width, &mut plain);
+            arithmetic.qk(&w, &x, width, &mut plain);
             kernel.isa.qk(&w, &x, width, &mut fast);
             assert_eq!(plain, fast, "qk {} {width}", kernel.name());
             for precision in [Precision::F32, Precision::Bf16] {

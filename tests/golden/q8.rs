@@ -98,7 +98,7 @@ fn distance(ours: &Values, theirs: &Values) -> f64 {
 fn every_stage_of_a_version_2_file_agrees_with_the_float64_reader() {
     for name in MODELS {
         let (checkpoint, reference) = (open(name), reference(name));
-        for kernel in Kernel::available() {
+        for kernel in Kernel::selectable() {
             let cpu = Cpu::with_kernel(kernel).with_precision(q8(&checkpoint));
             let ours = record(&checkpoint, cpu, &prompt(&reference));
             assert!(ours.keys().eq(reference.keys()), "{name}: {:?}", ours.keys());
@@ -158,7 +158,7 @@ fn in_float32_the_file_is_the_model_that_its_int8_values_encode() {
         std::fs::write(&path, dequantized(&bytes)).unwrap();
         let plain = checkpoint::open(&path).unwrap();
         assert_eq!((plain.group(), plain.config.clone()), (None, open(name).config));
-        for kernel in Kernel::available() {
+        for kernel in Kernel::selectable() {
             let cpu = Cpu::with_kernel(kernel);
             let ids = [1, 5, 9, 3, 7];
             let (a, b) = (record(&open(name), cpu.clone(), &ids), record(&plain, cpu, &ids));

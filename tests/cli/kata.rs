@@ -1,5 +1,4 @@
 //! `llama-trace kata`: the program of the user as a process, and its verdict.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "kata/listed.rs"]
 mod listed;

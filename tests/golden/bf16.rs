@@ -190,7 +190,7 @@ fn ulp(x: f32) -> f32 {
 #[test]
 fn every_stage_is_what_transformers_makes_of_the_same_inputs() {
     for name in MODELS {
-        for kernel in Kernel::available() {
+        for kernel in Kernel::selectable() {
             let model = model(name, Cpu::with_kernel(kernel));
             let golden = golden(name, &model);
             let mut stages = HashMap::<Stage, (f64, usize)>::new();

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::text_of;
 use crate::common::{command, fixture, models, stderr, stdout};
-use crate::text_of;
 
 /// Writes the files of a case to `folder`. Returns the path of the tokenizer's own file.
 fn put(folder: &Path, fixtures: &Value, case: &Value) -> std::path::PathBuf {

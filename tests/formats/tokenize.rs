@@ -1,14 +1,12 @@
 //! `llama-trace tokenize`, as a user runs it.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
 #[path = "tokenize/folders.rs"]
 mod folders;
 
 use std::path::Path;
 
-use common::models;
-use common::{command, data, fixture, llama_trace, stderr, stdout};
+use crate::common::models;
+use crate::common::{command, data, fixture, llama_trace, stderr, stdout};
 use llama_trace::checkpoint::{self, Checkpoint};
 use llama_trace::error::Result;
 use llama_trace::tokenizer::{self, Tokenizer};

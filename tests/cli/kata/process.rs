@@ -107,6 +107,7 @@ fn a_right_output_is_correct_and_a_wrong_one_is_named_without_python() {
         assert!(end.stdout.contains(expected), "{expected}: {}", end.stdout);
     }
     assert!(end.stderr.contains("--seed 7"), "{}", end.stderr);
+    assert!(!end.stderr.contains("you left out"), "the verdict is told once: {}", end.stderr);
     // The embedding of a table in the order of the ids would be right; a copy of the table has another shape.
     let (end, _) = run("embedding", &copy("table"), &[]);
     assert!(end.code == Some(1) && end.stderr.contains("which is (T, D)"), "{}", end.stderr);

@@ -15,9 +15,13 @@ fn the_list_has_every_stage_with_its_shapes_in_order() {
     for kata in KATAS {
         let (_, after) =
             rest.split_once(&format!("  {} ", kata.name)).unwrap_or_else(|| panic!("{}", kata.name));
-        assert!(after.lines().next().unwrap().contains(kata.output), "{}", kata.name);
+        let mut lines = after.lines();
+        assert!(lines.next().unwrap().contains(kata.about), "{}", kata.name);
+        assert!(lines.next().unwrap().ends_with(&format!("→ {}", kata.output)), "{}", kata.name);
         rest = after;
     }
+    assert!(rest.contains("It does not use "), "{rest}");
+    assert!(end.stdout.lines().all(|line| line.chars().count() <= 80), "{}", end.stdout);
     let end = kata(&["softmx"], folder.path());
     assert_eq!(end.code, Some(2));
     assert!(end.stderr.contains("`softmx`") && end.stderr.contains("llama-trace kata"), "{}", end.stderr);

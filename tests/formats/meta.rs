@@ -1,13 +1,10 @@
-//! Meta's files: their description by `info`, real files, and a pickle that would run code. `formats.rs` compares their
+//! Meta's files: their description by `info`, real files, and a pickle that would run code. `tests/formats.rs` compares their
 //! logits with those of other formats.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::logits::logits;
-use common::{data, fixture, llama_trace, stderr, stdout};
+use crate::common::logits::logits;
+use crate::common::{data, fixture, llama_trace, stderr, stdout};
 use llama_trace::checkpoint;
 
 fn path(name: &str) -> PathBuf {
