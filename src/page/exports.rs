@@ -16,7 +16,7 @@ use crate::session::{Next, Session};
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::time::set_clock;
 use llama_trace_formats::files::{forget, give};
-use llama_trace_picture::{Paper, cells};
+use llama_trace_picture::Paper;
 use llama_trace_tui::user_event::Event;
 
 #[link(wasm_import_module = "page")]
@@ -68,7 +68,7 @@ fn text(bytes: &[u8]) -> &str {
 
 /// Makes the input buffer `length` bytes long, and returns its place; 0 if there is no memory for it.
 #[unsafe(no_mangle)]
-pub extern "C" fn room(length: usize) -> *mut u8 {
+extern "C" fn room(length: usize) -> *mut u8 {
     with(|state| {
         state.input = Vec::new();
         if state.input.try_reserve_exact(length).is_err() {
@@ -81,7 +81,7 @@ pub extern "C" fn room(length: usize) -> *mut u8 {
 
 /// Adds a stored progress. The input is the slug of the lesson, a line end and the text.
 #[unsafe(no_mangle)]
-pub extern "C" fn store() {
+extern "C" fn store() {
     with(|state| {
         if let Some((slug, progress)) = text(&state.input).split_once('\n') {
             state.stored.insert(slug.to_owned(), progress.to_owned());
@@ -91,7 +91,7 @@ pub extern "C" fn store() {
 
 /// Begins the session. The input is the link. Returns whether it began.
 #[unsafe(no_mangle)]
-pub extern "C" fn begin(columns: u16, rows: u16, light: bool) -> bool {
+extern "C" fn begin(columns: u16, rows: u16, light: bool) -> bool {
     set_clock(|| Duration::from_micros((now() * 1000.0) as u64));
     panic::set_hook(Box::new(|info| {
         let text = info.to_string();
@@ -112,7 +112,7 @@ fn paper(light: bool) -> Paper {
 
 /// A key. The input is its name.
 #[unsafe(no_mangle)]
-pub extern "C" fn key(modifiers: u32) {
+extern "C" fn key(modifiers: u32) {
     session(|session, name| {
         if let Some(event) = input::key(text(name), modifiers) {
             session.event(event);
@@ -122,7 +122,7 @@ pub extern "C" fn key(modifiers: u32) {
 
 /// The mouse at a cell.
 #[unsafe(no_mangle)]
-pub extern "C" fn mouse(kind: u32, column: u16, row: u16, modifiers: u32) {
+extern "C" fn mouse(kind: u32, column: u16, row: u16, modifiers: u32) {
     session(|session, _| {
         if let Some(event) = input::mouse(kind, column, row, modifiers) {
             session.event(event);
@@ -132,37 +132,37 @@ pub extern "C" fn mouse(kind: u32, column: u16, row: u16, modifiers: u32) {
 
 /// A pasted text, which is the input.
 #[unsafe(no_mangle)]
-pub extern "C" fn paste() {
+extern "C" fn paste() {
     session(|session, pasted| session.event(Event::Paste(text(pasted).to_owned())));
 }
 
 /// A new size of the screen.
 #[unsafe(no_mangle)]
-pub extern "C" fn resize(columns: u16, rows: u16) {
+extern "C" fn resize(columns: u16, rows: u16) {
     session(|session, _| session.event(Event::Resize(columns, rows)));
 }
 
 /// Draws all cells again.
 #[unsafe(no_mangle)]
-pub extern "C" fn redraw() {
+extern "C" fn redraw() {
     session(|session, _| session.redraw());
 }
 
 /// A new background.
 #[unsafe(no_mangle)]
-pub extern "C" fn set_paper(light: bool) {
+extern "C" fn set_paper(light: bool) {
     session(|session, _| session.set_paper(paper(light)));
 }
 
 /// Shows a message on a failure of the page. The input is its text.
 #[unsafe(no_mangle)]
-pub extern "C" fn fail() {
+extern "C" fn fail() {
     session(|session, message| session.say(text(message), true));
 }
 
 /// Takes in a file. The input is its name, `name` bytes long, and then its bytes.
 #[unsafe(no_mangle)]
-pub extern "C" fn file(name: usize) {
+extern "C" fn file(name: usize) {
     with(|state| {
         let mut bytes = std::mem::take(&mut state.input);
         let name = text(bytes.get(..name).unwrap_or_default()).to_owned();
@@ -177,7 +177,7 @@ pub extern "C" fn file(name: usize) {
 
 /// Opens the files that were taken in. If `linked`, the input is the link for which they were fetched.
 #[unsafe(no_mangle)]
-pub extern "C" fn open(linked: bool) {
+extern "C" fn open(linked: bool) {
     with(|state| {
         let files = std::mem::take(&mut state.files);
         if let Some(session) = &mut state.session {
@@ -191,7 +191,7 @@ pub extern "C" fn open(linked: bool) {
 
 /// Does a piece of work. Returns the milliseconds until there is more: 0 for at once, −1 for the next event.
 #[unsafe(no_mangle)]
-pub extern "C" fn work() -> f64 {
+extern "C" fn work() -> f64 {
     session(|session, _| match session.work() {
         Next::Now => 0.0,
         Next::After(time) => time.as_secs_f64() * 1000.0,
@@ -201,7 +201,7 @@ pub extern "C" fn work() -> f64 {
 
 /// Encodes the cells that changed, and returns the number of bytes.
 #[unsafe(no_mangle)]
-pub extern "C" fn draw() -> usize {
+extern "C" fn draw() -> usize {
     with(|state| {
         state.cells.clear();
         if let Some(session) = &mut state.session {
@@ -213,14 +213,14 @@ pub extern "C" fn draw() -> usize {
 
 /// The place of the encoded cells.
 #[unsafe(no_mangle)]
-pub extern "C" fn cells_place() -> *const u8 {
+extern "C" fn cells_place() -> *const u8 {
     with(|state| state.cells.as_ptr())
 }
 
 /// Writes the screen as text for tests, and returns its number of bytes. If `styled`, it has the codes of a terminal's
 /// colours.
 #[unsafe(no_mangle)]
-pub extern "C" fn screen(styled: bool) -> usize {
+extern "C" fn screen(styled: bool) -> usize {
     with(|state| {
         state.text = state.session.as_ref().map(|session| session.text(styled)).unwrap_or_default();
         state.text.len()
@@ -229,13 +229,13 @@ pub extern "C" fn screen(styled: bool) -> usize {
 
 /// The place of the text of the screen.
 #[unsafe(no_mangle)]
-pub extern "C" fn screen_text() -> *const u8 {
+extern "C" fn screen_text() -> *const u8 {
     with(|state| state.text.as_ptr())
 }
 
 /// Takes the next request to the page, and returns its kind; −1 if there is none.
 #[unsafe(no_mangle)]
-pub extern "C" fn outcome() -> i32 {
+extern "C" fn outcome() -> i32 {
     with(|state| {
         state.outcome = state.session.as_mut().and_then(Session::next_outcome);
         state.outcome.as_ref().map_or(-1, |outcome| outcome.kind() as i32)
@@ -244,7 +244,7 @@ pub extern "C" fn outcome() -> i32 {
 
 /// The place (`what` 0) and the length (1) of the request's text, and the place (2) and the length (3) of its bytes.
 #[unsafe(no_mangle)]
-pub extern "C" fn outcome_part(what: u32) -> usize {
+extern "C" fn outcome_part(what: u32) -> usize {
     with(|state| {
         let Some(outcome) = &state.outcome else { return 0 };
         let (text, bytes) = outcome.parts();
@@ -255,18 +255,6 @@ pub extern "C" fn outcome_part(what: u32) -> usize {
             _ => bytes.len(),
         }
     })
-}
-
-/// The place of the font.
-#[unsafe(no_mangle)]
-pub extern "C" fn font() -> *const u8 {
-    cells::FONT.as_ptr()
-}
-
-/// The number of bytes of the font.
-#[unsafe(no_mangle)]
-pub extern "C" fn font_length() -> usize {
-    cells::FONT.len()
 }
 
 /// Random bytes for the crates that seed hash tables.

@@ -41,3 +41,5 @@ pub mod model;
 pub mod outcome;
 pub mod progress;
 pub mod session;
+#[cfg(test)]
+mod tests;

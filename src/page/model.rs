@@ -8,11 +8,11 @@ use std::sync::Arc;
 use ndarray::ArrayD;
 
 use crate::builtin;
-use llama_trace_core::config::{DEFAULT_GROUP, Precision};
+use llama_trace_core::config::{Arithmetic, DEFAULT_GROUP, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::lesson::{PromptSetting, RunSetting};
 use llama_trace_core::trace::{ModelCard, Run, Sampling, Source};
-use llama_trace_engine::backend::cpu::Cpu;
+use llama_trace_engine::backend::cpu::{Cpu, Kernel};
 use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::{self, Checkpoint};
@@ -43,6 +43,7 @@ pub struct Opened {
     model: Arc<Model>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
     eos: Vec<u32>,
+    arithmetic: Arithmetic,
 }
 
 impl Opened {
@@ -51,7 +52,7 @@ impl Opened {
     /// # Errors
     /// None in a program that passed its tests.
     pub fn built_in() -> Result<Self> {
-        Self::of(builtin::open()?)
+        Self::of(builtin::open()?, None, Arithmetic::Separate)
     }
 
     /// The model at a path.
@@ -59,18 +60,19 @@ impl Opened {
     /// # Errors
     /// [`Error::Model`] if the files are no model, or are damaged.
     pub fn at(path: &Path) -> Result<Self> {
-        Self::of(checkpoint::open(path)?)
+        Self::of(checkpoint::open(path)?, None, Arithmetic::Separate)
     }
 
-    fn of(checkpoint: Checkpoint) -> Result<Self> {
+    /// The model in the named precision, or in the one that its weights were made for.
+    fn of(checkpoint: Checkpoint, name: Option<&str>, arithmetic: Arithmetic) -> Result<Self> {
         let tokenizer = tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, None)?;
         let tokenizer: Option<Arc<dyn Tokenizer>> = tokenizer.map(Arc::from);
-        let model = load(&checkpoint, precision(&checkpoint, None))?;
+        let model = load(&checkpoint, precision(&checkpoint, name), arithmetic)?;
         let mut eos = checkpoint.eos.clone();
         if let Some(tokenizer) = tokenizer.as_deref().filter(|_| eos.is_empty()) {
             eos = tokenizer.ends();
         }
-        Ok(Self { checkpoint: Rc::new(checkpoint), model: Arc::new(model), tokenizer, eos })
+        Ok(Self { checkpoint: Rc::new(checkpoint), model: Arc::new(model), tokenizer, eos, arithmetic })
     }
 
     /// Whether it is the built-in model.
@@ -114,7 +116,8 @@ impl Opened {
 
     fn starter(&self, draws: usize, sampler: Sampler) -> Starter {
         let checkpoint = Rc::clone(&self.checkpoint);
-        let reload = move |name: &str| load(&checkpoint, precision(&checkpoint, Some(name)));
+        let arithmetic = self.arithmetic;
+        let reload = move |name: &str| load(&checkpoint, precision(&checkpoint, Some(name)), arithmetic);
         Starter {
             reload: Box::new(reload),
             files: Box::new(NoFiles),
@@ -130,8 +133,14 @@ impl Opened {
     }
 }
 
-fn load(checkpoint: &Checkpoint, precision: Precision) -> Result<Model> {
-    Model::load(checkpoint, Cpu::default().with_precision(precision))
+/// Loads a model. WebAssembly has no fused multiply-add, so the page uses the kernel that needs none. Only the values of
+/// a trace that was computed with fused multiply-adds are computed again in the same way.
+fn load(checkpoint: &Checkpoint, precision: Precision, arithmetic: Arithmetic) -> Result<Model> {
+    let kernel = match arithmetic {
+        Arithmetic::Separate => Kernel::wasm(),
+        Arithmetic::Fused => Kernel::default(),
+    };
+    Model::load(checkpoint, Cpu::with_kernel(kernel).with_precision(precision))
 }
 
 /// The precision with this name, or the one that the weights were made for.
@@ -217,11 +226,11 @@ pub fn trace(path: &Path) -> Result<OpenedTrace> {
 
 /// The built-in model, if it computed the trace: without edits, in the same precision and with the same weights.
 fn model_of(trace: &Trace) -> Result<Option<Opened>> {
-    let ModelCard { name, precision: computed, without, edits, .. } = trace.card();
+    let ModelCard { name, precision: computed, arithmetic, without, edits, .. } = trace.card();
     if name != BUILT_IN || !without.is_empty() || !edits.is_empty() {
         return Ok(None);
     }
-    let opened = Opened::built_in()?;
+    let opened = Opened::of(builtin::open()?, Some(computed.name()), *arithmetic)?;
     let same = trace.about().fingerprint.weights == opened.model.fingerprint()?.weights
         && opened.model.backend.precision() == *computed;
     Ok(same.then_some(opened))

@@ -13,8 +13,6 @@ pub enum Outcome {
     Fetch(String),
     /// Reads this line to users of screen readers.
     Read(String),
-    /// The title of the window.
-    Title(String),
 }
 
 impl Outcome {
@@ -26,7 +24,6 @@ impl Outcome {
             Self::Keep(..) => 2,
             Self::Fetch(_) => 3,
             Self::Read(_) => 4,
-            Self::Title(_) => 5,
         }
     }
 
@@ -35,7 +32,7 @@ impl Outcome {
         match self {
             Self::Download(name, bytes) => (name, bytes),
             Self::Keep(key, text) => (key, text.as_bytes()),
-            Self::Copy(text) | Self::Fetch(text) | Self::Read(text) | Self::Title(text) => (text, &[]),
+            Self::Copy(text) | Self::Fetch(text) | Self::Read(text) => (text, &[]),
         }
     }
 }

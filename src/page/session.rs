@@ -37,6 +37,9 @@ use llama_trace_tui::{Facts, NewRun, OpenAt, OpenLesson, Runs, Setting, effects}
 /// How long a drawing waits for values that come almost at once.
 const AT_ONCE: Duration = Duration::from_millis(10);
 
+/// Interval at which a source is polled that is idle although values are missing.
+const WORKING: Duration = Duration::from_millis(15);
+
 /// The time until the session has work again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -401,8 +404,11 @@ impl Session {
         }
         let source_idle = self.runs.source().status() == Status::Idle;
         let idle = source_idle && self.saving.is_none();
-        if !source_idle || self.app.waits() || self.app.is_searching() || self.saving.is_some() {
+        if !source_idle || self.app.is_searching() || self.saving.is_some() {
             return Next::Now;
+        }
+        if self.app.waits() {
+            return Next::After(WORKING);
         }
         match self.app.plays_in(idle, Instant::now()) {
             Some(left) if left.is_zero() => {

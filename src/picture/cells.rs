@@ -4,11 +4,8 @@
 use ratatui::buffer::Buffer;
 
 use super::look::{self, Look, Paper, Rgb};
+use super::shapes;
 pub use super::shapes::{CELL, Part};
-use super::{font, shapes};
-
-/// The font with the glyphs of the tracer, a TrueType file: DejaVu Sans Mono.
-pub static FONT: &[u8] = font::FILE;
 
 /// A cell, or two cells with one wide character.
 #[derive(Clone, Debug, PartialEq)]

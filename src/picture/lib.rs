@@ -4,6 +4,7 @@
 mod ansi;
 pub mod canvas;
 pub mod cells;
+#[cfg_attr(not(feature = "png"), path = "no_font.rs")]
 mod font;
 mod html;
 mod look;

@@ -46,16 +46,16 @@ const native = (...args) => execFileSync(program, args, { encoding: "utf8", stdi
 const fixtures = resolve(import.meta.dirname ?? ".", "../../fixtures");
 
 // The screen that the program draws for the same place, with the same kernel as in the page.
-function snapshot(kernel, at, view, [columns, rows]) {
+function snapshot(kernel, at, view, [columns, rows], light) {
   const file = join(work, "snapshot.ansi");
   const args = ["snapshot", "--cpu-kernel", kernel, "--prompt", "Once upon a time", "--at", at, "--view", view, "--size", `${columns}x${rows}`, "--out", file, "--force"];
-  native(...args);
+  native(...args, ...(light ? ["--light"] : []));
   return readFileSync(file, "utf8");
 }
 
 // Waits until the page's screen is equal to the program's, cell by cell, with colours.
 async function equal(browser, kernel, at, view, size) {
-  const expected = snapshot(kernel, at, view, size);
+  const expected = snapshot(kernel, at, view, size, await browser.run("light.matches"));
   let page = "";
   await until(async () => (page = await browser.screen(true)) === expected, `${at} ${view}`, 10000).catch(() => {
     const [ours, theirs] = [page, expected].map((text) => text.split("\n"));
@@ -73,7 +73,7 @@ async function drop(browser, ...files) {
 const open = async (browser, link = "") => {
   await browser.go("about:blank");
   await browser.go(`${address}${link}`);
-  await browser.shows("llama-trace", 60000);
+  await browser.shows(/step \d+ of|expected|fetching/, 60000);
 };
 
 const tests = {
@@ -205,7 +205,7 @@ const tests = {
       await browser.keys(...Array.from({ length: 20 }, () => all[Math.floor(random() * all.length)]));
     }
     await browser.keys(KEY.escape, KEY.escape, KEY.escape, KEY.escape);
-    await browser.shows(/llama-trace/);
+    await browser.shows(/step \d+ of/);
   },
 
   async "every view is equal to the program's, at two sizes"(browser, kernel) {
@@ -242,7 +242,7 @@ for (const name of names.length ? names : ["chromium"]) {
       const started = Date.now();
       try {
         browser.problems.length = 0;
-        await test(browser, process.env.LLAMA_TRACE_KERNEL ?? "portable");
+        await test(browser, process.env.LLAMA_TRACE_KERNEL ?? "wasm");
         assert.deepEqual(browser.problems, [], "errors on the console");
         console.log(`${name}: ok (${Date.now() - started} ms): ${title}`);
       } catch (error) {

@@ -13,8 +13,15 @@ macro_rules! web {
 }
 
 /// The page's files except its module.
-const WEB: [(&str, &[u8]); 5] =
-    [web!("index.html"), web!("page.css"), web!("page.js"), web!("worker.js"), web!("service.js")];
+const WEB: [(&str, &[u8]); 7] = [
+    web!("index.html"),
+    web!("page.css"),
+    web!("page.js"),
+    web!("worker.js"),
+    web!("service.js"),
+    web!("font.woff2"),
+    ("font-licence.txt", include_bytes!("../../picture/font/LICENSE-DejaVu")),
+];
 
 /// The name of the module, a compressed file.
 const MODULE: &str = "llama-trace.wasm.gz";
@@ -108,6 +115,8 @@ impl PageFile {
             Some("html") => "text/html; charset=utf-8",
             Some("css") => "text/css; charset=utf-8",
             Some("js") => "text/javascript; charset=utf-8",
+            Some("woff2") => "font/woff2",
+            Some("txt") => "text/plain; charset=utf-8",
             Some("md") => "text/markdown; charset=utf-8",
             _ => "application/octet-stream",
         }

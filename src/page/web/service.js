@@ -2,7 +2,7 @@
 "use strict";
 
 const CACHE = "llama-trace";
-const FILES = ["./", "page.css", "page.js", "worker.js", "llama-trace.wasm.gz"];
+const FILES = ["./", "page.css", "page.js", "worker.js", "font.woff2", "llama-trace.wasm.gz"];
 
 addEventListener("install", (event) => {
   event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(FILES)).then(() => skipWaiting()));

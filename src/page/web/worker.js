@@ -3,7 +3,7 @@
 "use strict";
 
 const MODULE = "llama-trace.wasm.gz";
-const KINDS = ["copy", "download", "keep", "fetch", "read", "title"];
+const KINDS = ["copy", "download", "keep", "fetch", "read"];
 let tracer = null;
 let begun = false;
 // The message of a panic. The module cannot go on after one.
@@ -61,8 +61,7 @@ async function load() {
   if (!answer.ok) throw new Error(`${MODULE}: the server answered ${answer.status}`);
   const { instance } = await WebAssembly.instantiateStreaming(unpacked(answer), imports);
   tracer = instance.exports;
-  const font = copied(tracer.font(), tracer.font_length()).buffer;
-  postMessage({ kind: "ready", font }, [font]);
+  postMessage({ kind: "ready" });
 }
 
 function outcomes() {
