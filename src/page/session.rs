@@ -522,6 +522,7 @@ fn resumed(
 ) -> Result<OpenLesson> {
     let count = lesson.scenes.len();
     let known = stored.get(slug).map(|text| progress::read(text)).unwrap_or_default();
+    let resumes = scene.is_none();
     let scene = match scene {
         Some(scene) if scene > count => {
             return Err(Error::usage(format!("the lesson has no scene {scene}"))
@@ -531,7 +532,7 @@ fn resumed(
         Some(scene) => scene - 1,
         None => known.scene.min(count.saturating_sub(1)),
     };
-    Ok(OpenLesson { lesson, scene, answers: known.answers, presents: false })
+    Ok(OpenLesson { lesson, scene, answers: known.answers, presents: false, resumes })
 }
 
 /// What a set of files is.
