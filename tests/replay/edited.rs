@@ -204,8 +204,9 @@ fn in_each_precision_a_written_value_is_there_and_what_is_computed_from_it_reads
                     derived += 1;
                     let mut input = |site: Site| Ok(Arc::new(after[&site].clone()));
                     let (sizes, precision) = (plain.sizes(), plain.backend.precision());
+                    let arithmetic = plain.backend.arithmetic();
                     let dims = PassDims { tokens: PROMPT.len(), ..PassDims::default() };
-                    let frame = derive(*site, &sizes, precision, dims, &Stop::default(), &mut input).unwrap();
+                    let frame = derive(*site, &sizes, (precision, arithmetic), dims, &Stop::default(), &mut input).unwrap();
                     assert_same(&frame, &after[site]);
                 }
             }
