@@ -7,7 +7,7 @@ use llama_trace::tui::palette::Palette;
 use llama_trace::tui::runs::{NewRun, Runs};
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::user_event::KeyCode;
-use llama_trace::tui::{Answered, OpenLesson, effects};
+use llama_trace::tui::{Answered, OpenLesson, effects, lesson_search};
 use llama_trace_core::chapters::{Chapter, Chapters};
 use llama_trace_core::error::Result;
 use llama_trace_core::lesson::Lesson;
@@ -529,4 +529,31 @@ fn settings_of_the_screen_are_commands_with_completions_and_errors() {
     lacks(&program, "here − there");
     program.keys("/try temperature 1.5\r");
     assert_eq!(program.stage.app.sampler_trial().setting().unwrap().temperature, 1.5);
+}
+
+const NAMED: [Chapter; 5] = [
+    Chapter { slug: "00-map", text: "# The map\n<!-- steps: tokens, sampled -->\n" },
+    Chapter { slug: "10-gqa", text: "# Grouped-query attention\n<!-- steps: keys, values -->\n" },
+    Chapter { slug: "25-probs", text: "# Probabilities and temperature\n<!-- steps: probs -->\n" },
+    Chapter { slug: "27-sampled", text: "# Sampling: the next token\n<!-- steps: sampled -->\n" },
+    Chapter { slug: "09-kv-cache", text: "# The KV cache\n<!-- steps: cache_k, cache_v -->\n" },
+];
+
+fn slugs(name: &str) -> Vec<&'static str> {
+    let all: Vec<&Chapter> = NAMED.iter().collect();
+    lesson_search::find(&all, name).into_iter().map(|chapter| chapter.slug).collect()
+}
+
+#[test]
+fn a_lesson_is_found_by_its_number_its_name_its_title_and_a_synonym() {
+    assert_eq!(slugs("10"), ["10-gqa"]);
+    assert_eq!(slugs("kv-cache"), ["09-kv-cache"]);
+    assert_eq!(slugs("mqa"), ["10-gqa"], "a synonym");
+    assert_eq!(slugs("temperature"), ["25-probs"], "the title comes before synonyms");
+    assert_eq!(slugs("Sampl"), ["27-sampled"]);
+    assert_eq!(slugs("seed"), ["25-probs", "27-sampled"], "several");
+    assert_eq!(slugs("past"), ["09-kv-cache"]);
+    for none in ["", "x", "zzz", "99"] {
+        assert_eq!(slugs(none), [""; 0], "{none}");
+    }
 }
