@@ -255,4 +255,7 @@ fn a_pass_that_a_trace_does_not_have_is_left_out_or_refused_if_the_edit_names_it
     // Ten tokens of the prompt, one token of the second pass, 128 values each.
     assert!(told.contains(" of 1408 cells changed") || told.contains("1408 cells changed"), "{told}");
     refused(&["--edit", &format!("L0/xq = {trace}:p2/xq")], 2, &["the other run has no p2/L0/xq"]);
+    // A pass without edited cells reads nothing: only the first one has a row 4, and a mask.
+    let (_, told) = edited(&["L0/scores[t=4] = \"Once upon a time, there was a dog\":masked_scores[t=9]"]);
+    assert!(told.contains("cells changed"), "{told}");
 }

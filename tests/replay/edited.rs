@@ -183,8 +183,7 @@ fn before_an_edit_nothing_changes_and_after_it_something_does() {
 #[test]
 fn in_each_precision_a_written_value_is_there_and_what_is_computed_from_it_reads_it() {
     let mut derived = 0;
-    let all: Vec<_> = models_in(&MODELS).collect();
-    for (name, plain) in sampled("models with a value written to every stage", all, 4) {
+    for (name, plain) in models_in(&["gqa", "mistral", "qwen3"]) {
         let plain = plain();
         let before = first(&plain);
         for stage in stages(&plain) {
@@ -206,7 +205,9 @@ fn in_each_precision_a_written_value_is_there_and_what_is_computed_from_it_reads
                     let (sizes, precision) = (plain.sizes(), plain.backend.precision());
                     let arithmetic = plain.backend.arithmetic();
                     let dims = PassDims { tokens: PROMPT.len(), ..PassDims::default() };
-                    let frame = derive(*site, &sizes, (precision, arithmetic), dims, &Stop::default(), &mut input).unwrap();
+                    let frame =
+                        derive(*site, &sizes, (precision, arithmetic), dims, &Stop::default(), &mut input)
+                            .unwrap();
                     assert_same(&frame, &after[site]);
                 }
             }

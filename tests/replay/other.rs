@@ -39,8 +39,15 @@ fn what_a_backend_sums_in_its_own_order_is_made_by_it_and_not_derived() {
                 if is_derivable(site.stage) {
                     let mut input = |site| Ok(Arc::new(frames[&site].clone()));
                     let (sizes, dims) = (model().sizes(), passes[site.pass]);
-                    let derived =
-                        derive(site, &sizes, (precision, Arithmetic::Fused), dims, &Stop::default(), &mut input).unwrap();
+                    let derived = derive(
+                        site,
+                        &sizes,
+                        (precision, Arithmetic::Fused),
+                        dims,
+                        &Stop::default(),
+                        &mut input,
+                    )
+                    .unwrap();
                     if derived.data != frames[&site].data {
                         different.insert(site.stage);
                     }

@@ -123,7 +123,9 @@ impl Edits {
             for &(sequence, dims) in passes {
                 for &layer in &layers {
                     let site = Site { sequence, ..site_of(dims.pass, layer, part.place.stage) };
-                    if !part.place.has(site) || !part.place.stage.present(sizes, dims) {
+                    let has_cells =
+                        || part.place.cells(sizes, dims).iter().all(|indices| !indices.is_empty());
+                    if !part.place.has(site) || !part.place.stage.present(sizes, dims) || !has_cells() {
                         continue;
                     }
                     match &part.operand {

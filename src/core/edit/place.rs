@@ -62,6 +62,11 @@ impl Selection {
         numbers
     }
 
+    /// Whether it selects a number below `length`.
+    fn has_below(&self, length: usize) -> bool {
+        length > 0 && (self.is_all() || self.0.iter().any(|range| *range.start() < length))
+    }
+
     /// The largest selected number, if not everything is selected.
     pub fn last(&self) -> Option<usize> {
         self.0.iter().map(|range| *range.end()).max()
@@ -103,6 +108,21 @@ impl Place {
             && self.sequences.contains(site.sequence)
             && self.passes.contains(site.pass)
             && site.layer.is_none_or(|layer| self.layers.contains(layer))
+    }
+
+    /// Whether pass `dims` has a cell of the place, if the path selects the pass.
+    pub fn has_cells(&self, sizes: &Sizes, dims: PassDims) -> bool {
+        let all = Selection::default();
+        let axis = |(at, &axis): (usize, &Axis)| {
+            let selected = self.index.iter().find(|(of, _)| *of == at).map_or(&all, |(_, selected)| selected);
+            match self.positions.as_ref().filter(|_| axis == Axis::Token) {
+                Some(positions) => {
+                    (0..dims.tokens).any(|t| selected.contains(t) && positions.contains(dims.start + t))
+                }
+                None => selected.has_below(sizes.axis(axis, dims)),
+            }
+        };
+        self.stage.present(sizes, dims) && self.stage.axes().iter().enumerate().all(axis)
     }
 
     /// The selected indices along each axis, in pass `dims`. Without an index on some axis, the place has no cell there.

@@ -130,12 +130,18 @@ pub fn given_of_trace(
     )
 }
 
-/// Reads everything in `needed`. `read` returns the stages of a run, and `mean` a mean over the prompts in a file.
+/// Returns the stages of a run that edits read.
+type Read<'a> = dyn FnMut(&Origin, &Wanted) -> Result<Vec<(Site, Frame)>> + 'a;
+
+/// Returns the mean of a stage over the prompts in a file.
+type Mean<'a> = dyn FnMut(&Path, Option<usize>, Stage) -> Result<Vec<f32>> + 'a;
+
+/// Reads everything in `needed`.
 fn collect(
     needed: Vec<Needed>,
     files: &dyn Files,
-    read: &mut dyn FnMut(&Origin, &Wanted) -> Result<Vec<(Site, Frame)>>,
-    mean: &mut dyn FnMut(&Path, Option<usize>, Stage) -> Result<Vec<f32>>,
+    read: &mut Read<'_>,
+    mean: &mut Mean<'_>,
 ) -> Result<Given> {
     let mut given = Given::default();
     let mut frames: HashMap<Origin, Wanted> = HashMap::new();

@@ -59,12 +59,8 @@ impl Unreached {
         let of_sequence: Vec<_> = dims.iter().map(|&dims| (0, dims)).collect();
         Edits::new(list.to_vec()).check(&card, &of_sequence)?;
         let has_cells = |dims: &PassDims| {
-            list.iter().flat_map(|edit| &edit.parts).any(|part| {
-                let cells = part.place.cells(&card.sizes(), *dims);
-                part.place.passes.contains(dims.pass)
-                    && part.place.stage.present(&card.sizes(), *dims)
-                    && cells.iter().all(|indices| !indices.is_empty())
-            })
+            let mut places = list.iter().flat_map(|edit| &edit.parts).map(|part| &part.place);
+            places.any(|place| place.passes.contains(dims.pass) && place.has_cells(&card.sizes(), *dims))
         };
         let Some(first) = dims.iter().position(has_cells) else {
             return Err(Error::usage("no pass of the trace has a cell that the edit changes")
