@@ -146,9 +146,9 @@ fn compare_derived(name: &str, model: &Model, prompt: &[u32]) {
     for (site, recorded) in &frames {
         if is_derivable(site.stage) {
             let mut input = |site: Site| Ok(Arc::new(frames[&site].clone()));
-            let precision = model.backend.precision();
+            let arithmetic = (model.backend.precision(), model.backend.arithmetic());
             let frame =
-                derive(*site, &model.sizes(), precision, passes[site.pass], &Stop::default(), &mut input)
+                derive(*site, &model.sizes(), arithmetic, passes[site.pass], &Stop::default(), &mut input)
                     .unwrap();
             assert_same(&frame, recorded);
             derived += 1;

@@ -86,7 +86,8 @@ fn ours(model: &Model, golden: &Golden, site: Site, precision: Precision) -> Opt
     let sizes = model.sizes();
     if is_derivable(site.stage) {
         let mut input = |site| Ok(Arc::clone(&golden.frames[&site]));
-        let frame = derive(site, &sizes, precision, dims, backend.stop(), &mut input).unwrap();
+        let arithmetic = (precision, backend.arithmetic());
+        let frame = derive(site, &sizes, arithmetic, dims, backend.stop(), &mut input).unwrap();
         return Some(frame.floats().unwrap().iter().copied().collect());
     }
     let count = sizes.shape(site.stage.axes(), dims).iter().product();

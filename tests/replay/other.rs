@@ -6,7 +6,7 @@ use std::sync::Arc;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::backend::{Backend, Buffer, OnOutput, PassRows, Product, Span, Swiglu};
 use llama_trace::checkpoint;
-use llama_trace::config::Precision;
+use llama_trace::config::{Arithmetic, Precision};
 use llama_trace::error::Result;
 use llama_trace::model::Model;
 use llama_trace::replay::derive::{derive, is_derivable, is_derived};
@@ -39,8 +39,15 @@ fn what_a_backend_sums_in_its_own_order_is_made_by_it_and_not_derived() {
                 if is_derivable(site.stage) {
                     let mut input = |site| Ok(Arc::new(frames[&site].clone()));
                     let (sizes, dims) = (model().sizes(), passes[site.pass]);
-                    let derived =
-                        derive(site, &sizes, precision, dims, &Stop::default(), &mut input).unwrap();
+                    let derived = derive(
+                        site,
+                        &sizes,
+                        (precision, Arithmetic::Fused),
+                        dims,
+                        &Stop::default(),
+                        &mut input,
+                    )
+                    .unwrap();
                     if derived.data != frames[&site].data {
                         different.insert(site.stage);
                     }
