@@ -102,7 +102,7 @@ fn half(bytes: &[u8]) -> f32 {
 
 /// The float16 with these bits, in arithmetic that the compiler can vectorise.
 #[inline(always)]
-pub fn from_half(bits: u16) -> f32 {
+fn from_half(bits: u16) -> f32 {
     let word = u32::from(bits) << 16;
     // The sign is shifted out. Exponent and fraction are moved to their places in float32. 224 is added to the
     // exponent, which gives ∞ and NaN the largest exponent. The value is then 2¹¹² times too large; the factor 2⁻¹¹²

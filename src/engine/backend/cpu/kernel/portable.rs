@@ -49,14 +49,11 @@ impl<M: MulAdd + Debug + Sync> Isa for Portable<M> {
         out: &mut [&mut [f32]],
         scratch: &mut Vec<f32>,
     ) {
-        let word = |bytes| u16::from_le_bytes(bytes);
         match w.dtype {
             Dtype::F32 if w.plain() => dots_of_floats::<M, 4>(x, w, f32::from_le_bytes, out),
             Dtype::BF16 => {
-                dots_of_floats::<M, 2>(x, w, |bytes| f32::from_bits(u32::from(word(bytes)) << 16), out);
-            }
-            Dtype::F16 if w.plain() => {
-                dots_of_floats::<M, 2>(x, w, |bytes| ops::blocks::from_half(word(bytes)), out);
+                let widen = |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16);
+                dots_of_floats::<M, 2>(x, w, widen, out);
             }
             _ => dots_by::<M>(x, w, out, scratch),
         }
