@@ -80,6 +80,7 @@ const EDGES: &[(&str, Modules)] = &[
                 &[
                     "backend",
                     "config",
+                    "edit",
                     "error",
                     "explain",
                     "generate",
