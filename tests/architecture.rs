@@ -84,6 +84,7 @@ const EDGES: &[(&str, Modules)] = &[
                 &[
                     "backend",
                     "config",
+                    "edit",
                     "error",
                     "explain",
                     "generate",
