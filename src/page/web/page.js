@@ -137,7 +137,11 @@ const does = {
   },
   cells({ cells }) {
     show(cells);
-    document.documentElement.dataset.drawn = String(Number(document.documentElement.dataset.drawn || 0) + 1);
+    // For tests: the number of drawings, and the times of the first and the last one.
+    const { dataset } = document.documentElement;
+    dataset.drawn = String(Number(dataset.drawn ?? 0) + 1);
+    dataset.last = String(performance.now());
+    dataset.first ??= dataset.last;
   },
   read({ text }) {
     $("cursor").textContent = text;
