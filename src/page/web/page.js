@@ -130,7 +130,7 @@ const does = {
   async ready() {
     // Without its font, the tracer has the browser's.
     await document.fonts.load("16px Tracer").catch(() => {});
-    $("note".hidden = true;
+    $("note").hidden = true;
     $("tracer").hidden = $("bar").hidden = false;
     keys.focus();
     worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, ...measure() });
