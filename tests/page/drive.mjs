@@ -5,7 +5,8 @@
 // FOLDER is a page that `.ci/page` built; PROGRAM is a native build of llama-trace, whose screens must be equal to those
 // of the page. With LLAMA_TRACE_PICTURES=DIR, each test leaves a picture of its last screen there.
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync, copyFileSync, readdirSync } from "node:fs";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
@@ -32,7 +33,9 @@ const SIZES = [[960, 640, 120, 40], [640, 384, 80, 24]];
 
 // A server without special headers, as simple ones are.
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".gz": "application/gzip" };
+let offline = false;
 const server = createServer((request, response) => {
+  if (offline) return response.destroy();
   const path = decodeURIComponent(new URL(request.url, "http://x").pathname);
   const name = path.startsWith(BELOW) ? path.slice(BELOW.length) || "index.html" : "/";
   if (!readdirSync(work).includes(name)) return response.writeHead(404).end();
@@ -218,6 +221,62 @@ const tests = {
       }
     }
     await browser.resize(960, 640);
+  },
+
+  async "the page works without a network after the first visit"(browser) {
+    await open(browser);
+    await browser.run("navigator.serviceWorker.ready.then(() => 0)");
+    // The service worker controls the pages that are opened after it was installed.
+    await until(() => browser.run("navigator.serviceWorker.controller !== null"), "the service worker");
+    await open(browser);
+    offline = true;
+    try {
+      await open(browser, "#lesson=1");
+      await browser.shows("scene 1 of");
+    } finally {
+      offline = false;
+    }
+  },
+
+  async "the program writes and serves the page"(browser) {
+    const out = join(work, "out");
+    try {
+      native("page", "--out", out);
+    } catch (error) {
+      if (!/made without the web page/.test(error.stderr)) throw error;
+      console.log("    left out: the program was built without LLAMA_TRACE_PAGE");
+      return;
+    }
+    for (const name of readdirSync(folder)) {
+      assert.deepEqual(readFileSync(join(out, name)), readFileSync(join(folder, name)), name);
+    }
+    assert.throws(() => native("page", "--out", out), /exists already/);
+    native("page", "--out", out, "--force");
+    const serves = spawn(program, ["page", "--serve"], { stdio: ["ignore", "pipe", "inherit"] });
+    try {
+      const [line] = await once(serves.stdout, "data");
+      const served = String(line).trim();
+      await browser.go(served);
+      await browser.shows(/step 1 of/, 60000);
+      assert.equal((await fetch(`${served}none`)).status, 404);
+      assert.equal((await fetch(served, { method: "POST" })).status, 405);
+      const head = await fetch(`${served}page.js`, { method: "HEAD" });
+      assert.equal(Number(head.headers.get("content-length")), readFileSync(join(folder, "page.js")).length);
+    } finally {
+      serves.kill("SIGINT");
+      await once(serves, "exit");
+    }
+  },
+
+  async "the first screen and the tokens come fast"(browser) {
+    await open(browser, "#prompt=Once%20upon%20a%20time");
+    const first = await browser.run("Number(document.documentElement.dataset.first)");
+    const started = Date.now();
+    await open(browser, "#prompt=Once%20upon%20a%20time&passes=64&at=p63/logits");
+    const begun = await browser.run("performance.timeOrigin + Number(document.documentElement.dataset.first)");
+    await browser.shows(/pass 63/, 60000);
+    const ended = await browser.run("performance.timeOrigin + Number(document.documentElement.dataset.last)");
+    console.log(`    the first screen after ${first.toFixed(0)} ms; 64 passes, recorded, in ${(ended - begun).toFixed(0)} ms (${Date.now() - started} ms with the test)`);
   },
 
   async "keys are answered fast"(browser) {

@@ -130,14 +130,18 @@ const does = {
   async ready() {
     // Without its font, the tracer has the browser's.
     await document.fonts.load("16px Tracer").catch(() => {});
-    $("note".hidden = true;
+    $("note").hidden = true;
     $("tracer").hidden = $("bar").hidden = false;
     keys.focus();
     worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, ...measure() });
   },
   cells({ cells }) {
     show(cells);
-    document.documentElement.dataset.drawn = String(Number(document.documentElement.dataset.drawn || 0) + 1);
+    // For tests: the number of drawings, and the times of the first and the last one.
+    const { dataset } = document.documentElement;
+    dataset.drawn = String(Number(dataset.drawn ?? 0) + 1);
+    dataset.last = String(performance.now());
+    dataset.first ??= dataset.last;
   },
   read({ text }) {
     $("cursor").textContent = text;
