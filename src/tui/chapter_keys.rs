@@ -5,6 +5,7 @@ use llama_trace_core::lesson::Lesson;
 use llama_trace_core::trace::Step;
 
 use super::app::App;
+use super::chapter_list::listed;
 use super::effect::Effect;
 use super::goto::{self, Target};
 use super::lesson_keys;
@@ -14,18 +15,6 @@ use super::view::{self, Panels};
 
 /// Minimum number of lines of an answer that are scrolled into sight, including its heading.
 const ANSWER: usize = 8;
-
-/// The rows of the list: the first lesson, if it can be run here, and the chapters.
-pub(super) fn listed(app: &App) -> impl Iterator<Item = Chapter> {
-    let tour = app.tour.filter(|_| app.starts_runs);
-    tour.into_iter().chain(app.notes.chapters.iter().copied())
-}
-
-/// The row of the first chapter on the current step; 0 if there is none.
-pub(super) fn row_here(app: &App) -> usize {
-    let about = app.notes.chapters.about(app.place.step).next();
-    about.and_then(|about| listed(app).position(|chapter| chapter.slug == about.slug)).unwrap_or(0)
-}
 
 /// Opens the lesson in a row of the list.
 pub(super) fn open_row(app: &mut App, row: usize) -> Effect {

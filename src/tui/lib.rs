@@ -26,6 +26,7 @@ mod bins;
 mod branch_keys;
 pub mod branch_list;
 mod chapter_keys;
+mod chapter_list;
 mod comparison;
 mod comparison_keys;
 pub mod completions;

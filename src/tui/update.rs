@@ -7,6 +7,7 @@ use super::action::Action;
 use super::app::App;
 use super::branch_keys;
 use super::chapter_keys;
+use super::chapter_list;
 use super::comparison_keys;
 use super::derivation_keys;
 use super::display::Scale;
@@ -481,7 +482,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Play => toggle_playback(app),
         Action::Answers => chapter_keys::toggle_answers(app),
         Action::Chapters if app.notes.chapters.is_empty() => app.say("this program has no chapters", false),
-        Action::Chapters => app.input.mode = Mode::Chapters(chapter_keys::row_here(app)),
+        Action::Chapters => app.input.mode = Mode::Chapters(chapter_list::row_here(app)),
         Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,
         Action::Close if app.progress.status != Status::Idle => return Effect::Stop,
@@ -538,7 +539,7 @@ fn open(other: Option<(Run, Address)>) -> Effect {
 
 /// Handles a key in the list of chapters. Enter goes to the stage of the chosen chapter.
 fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
-    let last = chapter_keys::listed(app).count().saturating_sub(1);
+    let last = chapter_list::listed(app).count().saturating_sub(1);
     let page = usize::from(app.panels.size.height / 2).max(1);
     let at = match action {
         Action::Down | Action::NextStep => at + 1,

@@ -194,7 +194,7 @@ impl<W: Serves> Serving<W> {
     }
 
     /// Makes each step of a pass a piece of work, so that the viewer can do other work between them.
-    #[cfg(any(test, not(feature = "native")))]
+    #[cfg(not(feature = "native"))]
     #[must_use]
     pub(super) fn in_steps(self) -> Self {
         Self { whole: false, ..self }

@@ -9,7 +9,7 @@ use llama_trace_core::chapters::{Chapter, number_in};
 use llama_trace_core::trace::Step;
 
 use super::super::app::App;
-use super::super::chapter_keys;
+use super::super::chapter_list;
 use super::super::text;
 use super::paint::{popup, put};
 
@@ -30,7 +30,7 @@ fn steps(chapter: &Chapter) -> String {
 impl Widget for Chapters<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let theme = self.app.theme;
-        let chapters: Vec<Chapter> = chapter_keys::listed(self.app).collect();
+        let chapters: Vec<Chapter> = chapter_list::listed(self.app).collect();
         let width = area.width.saturating_sub(4).min(110);
         let height = (chapters.len() as u16 + 4).min(area.height.saturating_sub(2));
         let place =
