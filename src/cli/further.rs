@@ -5,7 +5,7 @@ use super::{CpuArgs, ModelArgs, PrecisionName, input};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Run, Source};
 use llama_trace_engine::model::Model;
-use llama_trace_runs::begin::Starter;
+use llama_trace_runs::begin::{Reload, Starter};
 use llama_trace_tui::NewRun;
 
 /// Begins another run, with all its sequences.
@@ -19,7 +19,7 @@ pub(super) fn begin(starter: &mut Starter, run: Run, new: NewRun) -> Result<Vec<
 }
 
 /// Loads the model of the options in another precision.
-pub(super) fn reload(args: &ModelArgs, cpu: &CpuArgs) -> Box<dyn Fn(&str) -> Result<Model>> {
+pub(super) fn reload(args: &ModelArgs, cpu: &CpuArgs) -> Reload {
     let (args, cpu) = (args.clone(), cpu.clone());
     Box::new(move |name| {
         let precision = match name {

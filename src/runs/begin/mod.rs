@@ -6,4 +6,4 @@ pub mod prompt;
 mod starter;
 pub mod wait;
 
-pub use starter::{MOST_PASSES, Starter};
+pub use starter::{MOST_PASSES, Reload, Starter};

@@ -21,10 +21,13 @@ pub const MOST_PASSES: usize = 4096;
 /// Tokens that a run of a scene can read after its own passes.
 const MORE: usize = 64;
 
+/// Loads the model in the precision with this name: `f32`, `bf16` or `q8`.
+pub type Reload = Box<dyn Fn(&str) -> Result<Model>>;
+
 /// The parts that all further runs share.
 pub struct Starter {
-    /// Loads the model in the precision with this name: `f32`, `bf16` or `q8`.
-    pub reload: Box<dyn Fn(&str) -> Result<Model>>,
+    /// Loads the model in another precision.
+    pub reload: Reload,
     /// The files from which edits read.
     pub files: Box<dyn Files>,
     /// The sequences of the first run.
