@@ -4,7 +4,6 @@ use super::edits::DiskFiles;
 use super::{CpuArgs, ModelArgs, PrecisionName, input};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Run, Source};
-use llama_trace_engine::model::Model;
 use llama_trace_runs::begin::{Reload, Starter};
 use llama_trace_tui::NewRun;
 
