@@ -132,7 +132,8 @@ export class Browser {
   // The screen of the tracer as text, with or without the codes of a terminal's colours.
   async screen(styled = false) {
     await this.run(`delete document.documentElement.dataset.screen; worker.postMessage({ kind: "screen", styled: ${styled} }); 0`);
-    return until(() => this.run("document.documentElement.dataset.screen ?? ''"), "the screen");
+    // A tracer that has not begun does not answer.
+    return until(() => this.run("document.documentElement.dataset.screen ?? ''"), "the screen", 1000).catch(() => "");
   }
 
   // Waits until the screen contains a text.
