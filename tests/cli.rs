@@ -551,7 +551,7 @@ fn the_packages_have_no_warning_and_all_files() {
     let packed = fs::read_dir(folder.path().join("package")).unwrap().map(|file| file.unwrap());
     let packed: Vec<_> =
         packed.filter(|file| file.path().extension().is_some_and(|suffix| suffix == "crate")).collect();
-    assert_eq!(packed.len(), 13, "{packed:?}");
+    assert_eq!(packed.len(), 14, "{packed:?}");
     for file in packed {
         let size = file.metadata().unwrap().len();
         assert!((1..10 << 20).contains(&size), "{file:?}: {size} bytes");

@@ -1,8 +1,9 @@
 //! Opens models and runs with the edits of the options.
 
 use super::device::Room;
-use super::edits::{self, DiskFiles};
+use super::edits;
 use super::input::{self, Opened, Run};
+use super::traced::DiskFiles;
 use super::{CpuArgs, ModelArgs, RunArgs};
 use llama_trace_core::error::Result;
 use llama_trace_engine::model::Model;

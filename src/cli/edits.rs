@@ -2,23 +2,17 @@
 
 use std::path::Path;
 
-use ndarray::ArrayD;
-
 use super::prompt::{self, Prompt};
-use super::traced::Traced;
-use super::{CpuArgs, ModelArgs, tell};
+use super::{ModelArgs, tell};
 use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::edit::{Changed, Edit, Edits};
 use llama_trace_core::error::{Error, Result, shortened};
-use llama_trace_core::trace::{ModelCard, NoProbe, Run, Source};
+use llama_trace_core::trace::{ModelCard, NoProbe};
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::Checkpoint;
 use llama_trace_formats::files::printable;
 use llama_trace_formats::tokenizer::Tokenizer;
-use llama_trace_judge::capture;
-use llama_trace_runs::begin::edits::Files;
-use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 /// The maximum number of edits. Each stage of a pass looks at all of them.
 const MOST: usize = 1 << 16;
@@ -86,48 +80,6 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precis
         backend: "cpu".into(),
     };
     Edits::new(list).check(&card, &[])
-}
-
-/// The files of this system. Traces are opened with the model of the options, without its edits.
-pub(super) struct DiskFiles {
-    pub(super) model: ModelArgs,
-    pub(super) cpu: CpuArgs,
-}
-
-impl DiskFiles {
-    pub(super) fn new(model: &ModelArgs, cpu: &CpuArgs) -> Self {
-        let model = ModelArgs { without: Vec::new(), edit: Vec::new(), edits: None, ..model.clone() };
-        Self { model, cpu: cpu.clone() }
-    }
-}
-
-impl Files for DiskFiles {
-    fn trace(&self, file: &Path, sequence: usize) -> Result<Box<dyn Source>> {
-        Traced::open(file, &self.model, &self.cpu, DEFAULT_MEMORY)?.source(Run::ITSELF, sequence)
-    }
-
-    fn array(&self, file: &Path) -> Result<ArrayD<f32>> {
-        let wrong = |found: String| {
-            Error::usage("the file is not an array of numbers")
-                .in_file(file)
-                .expected("a .npy file of numbers")
-                .found(found)
-                .next("write it with numpy.save")
-        };
-        let array = capture::array(file).map_err(wrong)?;
-        match array.iter().position(|value| value.is_nan()) {
-            Some(at) => Err(Error::usage("the array has a NaN, which is not a value that an edit can write")
-                .in_file(file)
-                .expected("numbers, inf or -inf")
-                .found(format!("NaN at value {at} of {}", array.len()))
-                .next("replace it, for example with numpy.nan_to_num")),
-            None => Ok(array),
-        }
-    }
-
-    fn prompts(&self, file: &Path) -> Result<String> {
-        prompt::read_text_of(file, "the file of mean(FILE)")
-    }
 }
 
 /// Prints a line for each edit of `model`: how many cells it changed, and one of them before and after. A last line says

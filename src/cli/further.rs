@@ -1,6 +1,6 @@
 //! Further runs beside the tracer's first one, as the tracer asks for them.
 
-use super::edits::DiskFiles;
+use super::traced::DiskFiles;
 use super::{CpuArgs, ModelArgs, PrecisionName, input};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Run, Source};

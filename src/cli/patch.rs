@@ -6,10 +6,11 @@ mod print;
 use std::sync::Arc;
 
 use super::device::Room;
-use super::edits::{self, DiskFiles};
+use super::edits;
 use super::input;
 use super::progress::Progress;
 use super::prompt::{self, Prompt};
+use super::traced::DiskFiles;
 use super::{MetricName, NOT_A_NUMBER, PatchArgs, PatchFormat, PatchPart, output, tell};
 use llama_trace_core::error::{Error, Result, shortened};
 use llama_trace_core::trace::{PassDims, Sizes, Stage, TokenLabel};

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ndarray::ArrayD;
 use serde_json::{Map, Value};
 
 use super::device::Room;
-use super::edits::{self, DiskFiles};
-use super::prompt::Prompt;
+use super::edits;
+use super::prompt::{self, Prompt};
 use super::{
     CacheDtypeName, CpuArgs, DeviceName, ModelArgs, PrecisionName, SelectArgs, input, tell, threads,
 };
@@ -19,11 +20,11 @@ use llama_trace_core::trace::{ModelCard, Outline, PassOutline, Run, Select, Site
 use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
-use llama_trace_judge::capture::RecordedFolder;
-use llama_trace_runs::begin::edits::{Reading, with};
+use llama_trace_judge::capture::{self, RecordedFolder};
+use llama_trace_runs::begin::edits::{Files, Reading, with};
 use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Kept, Trace};
-use llama_trace_runs::replay::{Follows, Recorded};
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Follows, Recorded};
 
 /// The name of the built-in model's card.
 const BUILT_IN: &str = "built-in";
@@ -326,4 +327,46 @@ impl SelectArgs {
 pub(super) fn chosen(sequence: usize, pass: &PassOutline, sizes: &Sizes, select: &Select) -> Vec<Site> {
     let sites = Site::all(sizes, pass.dims).into_iter().map(|site| Site { sequence, ..site });
     sites.filter(|&site| select.contains(site)).collect()
+}
+
+/// The files of this system. Traces are opened with the model of the options, without its edits.
+pub(super) struct DiskFiles {
+    pub(super) model: ModelArgs,
+    pub(super) cpu: CpuArgs,
+}
+
+impl DiskFiles {
+    pub(super) fn new(model: &ModelArgs, cpu: &CpuArgs) -> Self {
+        let model = ModelArgs { without: Vec::new(), edit: Vec::new(), edits: None, ..model.clone() };
+        Self { model, cpu: cpu.clone() }
+    }
+}
+
+impl Files for DiskFiles {
+    fn trace(&self, file: &Path, sequence: usize) -> Result<Box<dyn Source>> {
+        Traced::open(file, &self.model, &self.cpu, DEFAULT_MEMORY)?.source(Run::ITSELF, sequence)
+    }
+
+    fn array(&self, file: &Path) -> Result<ArrayD<f32>> {
+        let wrong = |found: String| {
+            Error::usage("the file is not an array of numbers")
+                .in_file(file)
+                .expected("a .npy file of numbers")
+                .found(found)
+                .next("write it with numpy.save")
+        };
+        let array = capture::array(file).map_err(wrong)?;
+        match array.iter().position(|value| value.is_nan()) {
+            Some(at) => Err(Error::usage("the array has a NaN, which is not a value that an edit can write")
+                .in_file(file)
+                .expected("numbers, inf or -inf")
+                .found(format!("NaN at value {at} of {}", array.len()))
+                .next("replace it, for example with numpy.nan_to_num")),
+            None => Ok(array),
+        }
+    }
+
+    fn prompts(&self, file: &Path) -> Result<String> {
+        prompt::read_text_of(file, "the file of mean(FILE)")
+    }
 }

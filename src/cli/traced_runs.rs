@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::edits::DiskFiles;
 use super::further;
-use super::traced::{Opened, Traced};
+use super::traced::{DiskFiles, Opened, Traced};
 use llama_trace_core::edit::Edits;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Address, Run, Source};
