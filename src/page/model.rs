@@ -25,7 +25,7 @@ use llama_trace_runs::replay::{Recorded, Sequences, Start};
 use llama_trace_tui::{NewRun, Runs};
 
 /// The prompt of a page without a link.
-pub const DEFAULT_PROMPT: &str = "Once upon a time";
+const DEFAULT_PROMPT: &str = "Once upon a time";
 
 /// Limit of frame memory, in bytes. A page has at most 4 GiB in all.
 const MEMORY: usize = 256 << 20;
@@ -89,18 +89,24 @@ impl Opened {
         prompt::encode(text, tokenizer, self.model.config.context)
     }
 
-    /// The ids with which a model begins that reads no text: its first tokens.
+    /// The ids with which a model begins that cannot read the default prompt: its first tokens.
     fn first_ids(&self) -> Vec<u32> {
         (1..=4).map(|id| id.min(self.model.config.vocab as u32 - 1)).collect()
     }
 
-    /// The runs of a viewer: the run of `text`, with `draws` passes, and others that begin on demand.
+    /// The text with which the page begins, or none if this model has no tokens for it.
+    pub fn default_prompt(&self) -> Option<&'static str> {
+        self.encode(DEFAULT_PROMPT).is_ok().then_some(DEFAULT_PROMPT)
+    }
+
+    /// The runs of a viewer: the run of `text`, with `draws` passes, and others that begin on demand. Without a text, the
+    /// first tokens of the vocabulary are run.
     ///
     /// # Errors
     /// [`Error::Prompt`] if the text cannot be run.
-    pub fn runs(&self, text: &str, draws: usize) -> Result<Runs> {
-        let (ids, prompt) = match self.tokenizer {
-            Some(_) => (self.encode(text)?, PromptSetting::Text(text.to_owned())),
+    pub fn runs(&self, text: Option<&str>, draws: usize) -> Result<Runs> {
+        let (ids, prompt) = match text {
+            Some(text) => (self.encode(text)?, PromptSetting::Text(text.to_owned())),
             None => (self.first_ids(), PromptSetting::Ids(self.first_ids())),
         };
         let mut starter = self.starter(draws, Sampler::new(Sampling::GREEDY)?);

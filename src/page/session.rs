@@ -13,7 +13,7 @@ use crate::cells;
 use crate::chapters::{CHAPTERS, TOUR};
 use crate::export::Saving;
 use crate::link::Link;
-use crate::model::{self, DEFAULT_PROMPT, Opened};
+use crate::model::{self, Opened};
 use crate::outcome::Outcome;
 use crate::progress;
 use llama_trace_core::chapters::Chapter;
@@ -111,7 +111,7 @@ impl Session {
         size: (u16, u16),
         paper: Paper,
     ) -> Result<Self> {
-        let text = link.prompt.as_deref().unwrap_or(DEFAULT_PROMPT);
+        let text = link.prompt.as_deref().or(opened.default_prompt());
         // A trace is fetched first, so its address does not belong to this run.
         let here = link.trace.is_none();
         let draws = if here { link.passes() } else { 1 };
@@ -129,7 +129,7 @@ impl Session {
         let facts = opened.is_built_in().then_some(builtin::fact as Facts);
         let drawing = Some(Drawing { sampling: Sampling::GREEDY, stream: 0 });
         let setting = Setting { facts, lesson, drawing, ..setting() };
-        let prompts = BTreeMap::from([(Run::ITSELF, text.to_owned())]);
+        let prompts = text.map(|text| (Run::ITSELF, text.to_owned())).into_iter().collect();
         Self::of(runs, &open, setting, size, paper, stored.clone(), prompts)
     }
 
@@ -235,9 +235,8 @@ impl Session {
             Effect::None | Effect::Suspend => {}
             Effect::Quit => effects::say(app, "the tracer ends when you close this tab"),
             Effect::Abandon => {
-                runs.source().stop();
                 if !effects::back(app, runs) {
-                    effects::say(app, "the tracer ends when you close this tab");
+                    effects::say(app, "the prompt is being run; close this tab to stop it");
                 }
             }
             Effect::Stop => {

@@ -79,7 +79,7 @@ fn a_link_opens_its_place_and_is_copied() {
     assert_eq!(again.link(), session.link());
     // A branch has no link.
     press(&mut session, &["/", "l", "o", "g", "i", "t", "s", "Enter"]);
-    shows(&mut session, "logits");
+    shows(&mut session, "largest first");
     press(&mut session, &["b"]);
     shows(&mut session, "r1");
     assert_eq!(session.link(), None);
@@ -119,7 +119,7 @@ fn a_lesson_opens_at_its_scene_and_its_progress_is_kept() {
 #[test]
 fn stages_and_screens_become_downloads() {
     let mut session = begin("#at=p0/L1/softmax");
-    shows(&mut session, "softmax");
+    shows(&mut session, "] = ");
     press(&mut session, &["e"]);
     shows(&mut session, "saved as p0_L1_softmax.npy");
     press(&mut session, &["S"]);

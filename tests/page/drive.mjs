@@ -159,7 +159,7 @@ const tests = {
     await open(browser, "#trace=run.trace&at=p2/logits");
     await browser.shows(/run\.trace[\s\S]*logits/);
     await drop(browser, ["small.gguf", readFileSync(join(fixtures, "formats/gguf/f16.gguf"))]);
-    await browser.shows(/small/);
+    await browser.shows(/^ small /m);
     await drop(browser, ["damaged.gguf", Buffer.from("GGUF\x03\0\0\0damaged")]);
     await browser.shows(/GGUF|damaged|cut off/);
     await drop(browser, ["hostile.md", Buffer.from("# T\n<!-- scene: nowhere/at/all -->\n<!-- ask: riddle -->\n")]);
@@ -216,6 +216,8 @@ const tests = {
       await browser.resize(width, height);
       for (const [at, view] of VIEWS) {
         await open(browser, `#at=${at}&view=${view}`);
+        // Before the first pass is done, Esc has another meaning.
+        await browser.shows("is next");
         await browser.keys(KEY.escape);
         await equal(browser, kernel, at, view, size);
       }
@@ -270,9 +272,10 @@ const tests = {
 
   async "the first screen and the tokens come fast"(browser) {
     await open(browser, "#prompt=Once%20upon%20a%20time");
-    const first = await browser.run("Number(document.documentElement.dataset.first)");
+    const first = await until(() => browser.run("Number(document.documentElement.dataset.first ?? 0)"), "a drawing");
     const started = Date.now();
     await open(browser, "#prompt=Once%20upon%20a%20time&passes=64&at=p63/logits");
+    await until(() => browser.run("document.documentElement.dataset.first ?? ''"), "a drawing");
     const begun = await browser.run("performance.timeOrigin + Number(document.documentElement.dataset.first)");
     await browser.shows(/pass 63/, 60000);
     const ended = await browser.run("performance.timeOrigin + Number(document.documentElement.dataset.last)");
