@@ -159,7 +159,7 @@ const tests = {
     await open(browser, "#trace=run.trace&at=p2/logits");
     await browser.shows(/run\.trace[\s\S]*logits/);
     await drop(browser, ["small.gguf", readFileSync(join(fixtures, "formats/gguf/f16.gguf"))]);
-    await browser.shows(/^ small /m);
+    await browser.shows(/^ small\.gguf/m);
     await drop(browser, ["damaged.gguf", Buffer.from("GGUF\x03\0\0\0damaged")]);
     await browser.shows(/GGUF|damaged|cut off/);
     await drop(browser, ["hostile.md", Buffer.from("# T\n<!-- scene: nowhere/at/all -->\n<!-- ask: riddle -->\n")]);
