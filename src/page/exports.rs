@@ -100,7 +100,7 @@ extern "C" fn begin(columns: u16, rows: u16, light: bool) -> bool {
     }));
     with(|state| {
         let stored = state.stored.clone();
-        let session = Session::begin(text(&state.input), stored, (columns, rows), paper(light));
+        let session = Session::begin(text(&state.input), &stored, (columns, rows), paper(light));
         state.session = session.ok();
         state.session.is_some()
     })

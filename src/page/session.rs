@@ -79,7 +79,7 @@ impl Session {
     /// None in a program that passed its tests.
     pub fn begin(
         link: &str,
-        stored: BTreeMap<String, String>,
+        stored: &BTreeMap<String, String>,
         size: (u16, u16),
         paper: Paper,
     ) -> Result<Self> {
@@ -89,10 +89,10 @@ impl Session {
             Ok(link) => (link, None),
             Err(error) => (Link::default(), Some(error)),
         };
-        let session = Self::on_link(opened.clone(), &link, &stored, size, paper);
+        let session = Self::on_link(&opened, &link, stored, size, paper);
         let (mut session, error) = match session {
             Ok(session) => (session, error),
-            Err(error) => (Self::on_link(opened, &Link::default(), &stored, size, paper)?, Some(error)),
+            Err(error) => (Self::on_link(&opened, &Link::default(), stored, size, paper)?, Some(error)),
         };
         if let Some(error) = error {
             effects::fail(&mut session.app, error.to_string());
@@ -105,7 +105,7 @@ impl Session {
 
     /// The session of a model on the place of a link.
     fn on_link(
-        opened: Opened,
+        opened: &Opened,
         link: &Link,
         stored: &BTreeMap<String, String>,
         size: (u16, u16),
@@ -133,7 +133,6 @@ impl Session {
         Self::of(runs, &open, setting, size, paper, stored.clone(), prompts)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a session, from its two constructors")]
     fn of(
         mut runs: Runs,
         open: &OpenAt,
@@ -193,7 +192,7 @@ impl Session {
             }
             Chosen::Model(path) => {
                 let link = Link { prompt: link.and_then(|link| link.prompt), ..Link::default() };
-                let mut session = Self::on_link(Opened::at(&path)?, &link, &self.stored, size, self.paper)?;
+                let mut session = Self::on_link(&Opened::at(&path)?, &link, &self.stored, size, self.paper)?;
                 // A link cannot name this model.
                 session.prompts.clear();
                 session

@@ -12,7 +12,7 @@ use crate::session::{Next, Session};
 use llama_trace_picture::Paper;
 
 fn begin(link: &str) -> Session {
-    Session::begin(link, BTreeMap::new(), (120, 40), Paper::Dark).unwrap()
+    Session::begin(link, &BTreeMap::new(), (120, 40), Paper::Dark).unwrap()
 }
 
 /// Works until the screen contains `wanted`, and returns the screen.
@@ -112,7 +112,7 @@ fn a_lesson_opens_at_its_scene_and_its_progress_is_kept() {
     assert!(slug == "16-attention-patterns" && text.starts_with("1 "), "{slug}: {text}");
     assert_eq!(session.link().unwrap().text(), "lesson=16-attention-patterns&scene=2");
     let stored = BTreeMap::from([(slug.to_owned(), text.to_owned())]);
-    let mut again = Session::begin("#lesson=16", stored, (120, 40), Paper::Dark).unwrap();
+    let mut again = Session::begin("#lesson=16", &stored, (120, 40), Paper::Dark).unwrap();
     shows(&mut again, "2 of");
 }
 

@@ -19,7 +19,7 @@ pub(super) fn open(app: &mut App) {
     if app.place.step.stage().is_ids() {
         return open_token(app);
     }
-    if let Some(place) = places(app).into_iter().next() {
+    if let Some(place) = places(app, &[]).into_iter().next() {
         let can_start = app.starts_runs || app.edits_recorded;
         open_line(app, format!("edit {place} = "), can_start.then_some(()).ok_or("an edited run"));
     }
@@ -51,9 +51,9 @@ fn open_line(app: &mut App, text: String, can_start: Result<(), &str>) {
     app.input.mode = Mode::Goto(GotoLine { text, chosen: None });
 }
 
-/// The places that an edit can name here, from the number under the cursor to the whole stage: the cell, its row, its
-/// head, its token and the stage.
-fn places(app: &App) -> Vec<String> {
+/// The places that an edit can name here, from one number to the whole stage: the cell, its row, its head, its token and
+/// the stage. The indexes are those of `named`, by the letter of the axis, or else those of the cursor.
+fn places(app: &App, named: &[(&str, &str)]) -> Vec<String> {
     let Place { pass, layer, step, .. } = app.place;
     let site = Site { layer, ..Site::once(pass, step.stage()) };
     let cell = Step::Stage(step.stage());
@@ -62,7 +62,16 @@ fn places(app: &App) -> Vec<String> {
     let mut places: Vec<String> = Vec::new();
     let mut add = |kept: &dyn Fn(usize, Axis) -> bool| {
         let kept = axes.iter().enumerate().filter(|&(at, &axis)| kept(at, axis));
-        let kept: Vec<String> = kept.map(|(at, axis)| format!("{}={}", axis.index(), index[at])).collect();
+        let kept: Vec<String> = kept
+            .map(|(at, axis)| {
+                let letter = axis.index().to_string();
+                let named = named.iter().find(|(other, _)| *other == letter);
+                named.map_or_else(
+                    || format!("{letter}={}", index[at]),
+                    |(_, number)| format!("{letter}={number}"),
+                )
+            })
+            .collect();
         let index = if kept.is_empty() { String::new() } else { format!("[{}]", kept.join(",")) };
         let place = format!("{path}{index}");
         if !places.contains(&place) {
@@ -82,7 +91,14 @@ fn places(app: &App) -> Vec<String> {
 pub(super) fn widen(app: &App, line: &mut GotoLine) -> bool {
     let position = app.current_position();
     let token = ["token", "token before", "token after"].map(|how| format!("{how} {position} ="));
-    let places = places(app).into_iter().map(|place| format!("edit {place} "));
+    // The cursor may have moved since the line was opened, because the values arrived.
+    let place = line.text.split(' ').nth(1).unwrap_or_default();
+    let named: Vec<(&str, &str)> = place
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map(|(index, _)| index.split(',').filter_map(|part| part.split_once('=')).collect())
+        .unwrap_or_default();
+    let places = places(app, &named).into_iter().map(|place| format!("edit {place} "));
     for forms in [token.to_vec(), places.collect()] {
         if let Some(at) = forms.iter().position(|form| line.text.starts_with(form)) {
             let rest = line.text[forms[at].len()..].to_owned();

@@ -72,6 +72,11 @@ fn a_key_opens_an_edit_of_the_number_and_tab_widens_it() {
     // Stages that cannot be edited say so.
     program.keys("\u{1b}/probs\rE1");
     program.stage.shows("probs is computed from the logits");
+    // Tab keeps the indexes of the line, wherever the cursor is.
+    program.keys("\u{1b}/L1/softmax[h=2,t=5,k=1]\rE");
+    program.keys(&"\u{8}".repeat("[h=2,t=5,k=1] = ".len()));
+    program.keys("[h=0-1,t=3,k=2] = \t");
+    program.stage.shows("/ edit p0/L1/softmax[h=0-1,t=3] = ");
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(super) fn run(files: Vec<PageFile>, port: Option<u16>, links: &[String]) -> 
             // More connections are closed.
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                stop::sleep(Duration::from_millis(20))?
+                stop::sleep(Duration::from_millis(20))?;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => stop::check()?,
             Err(error) => return Err(failed(error)),
