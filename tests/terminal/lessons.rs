@@ -68,6 +68,26 @@ fn the_first_lesson_is_played_by_two_keys() {
 }
 
 #[test]
+fn a_presentation_shows_no_answer_that_was_looked_up_before() {
+    let state = tempfile::tempdir().unwrap();
+    let learn = |args: &[&str]| {
+        let mut command = command(&[&["learn", "tour"], args].concat());
+        command.env("XDG_STATE_HOME", state.path());
+        command
+    };
+    let mut own = Terminal::start((120, 40), learn(&[]));
+    own.shows(&["scene 1 of ", "→ ? is next"]);
+    own.send("x");
+    own.shows(&["The answer"]);
+    quit(own);
+    for (args, is_shown) in [(&[][..], true), (&["--present"], false)] {
+        let again = Terminal::start((120, 40), learn(args));
+        let screen = again.shows(&["scene 1 of ", "Which token begins the second Mara?"]);
+        assert_eq!(screen.contains("The answer"), is_shown, "{screen}");
+    }
+}
+
+#[test]
 fn a_key_appends_scenes_to_the_file_of_a_lesson() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("heads.md");

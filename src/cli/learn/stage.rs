@@ -17,7 +17,8 @@ use llama_trace_tui::{Facts, OpenLesson, StoreProgress};
 /// Opens the lesson in the tracer.
 pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<()> {
     let count = lesson.scenes.len();
-    let progress = Progress::open(args.no_progress);
+    // A class must not see the answers that its teacher has found or looked up before.
+    let progress = Progress::open(args.no_progress || args.present);
     let known = progress.of(source, count);
     let scene = match args.from {
         Some(from) if from > count => {
