@@ -1,6 +1,7 @@
 //! `llama-trace bench`: the speed of a model compared with the limits of this machine. Both are measured in one run.
 
 mod batch;
+mod patch;
 mod record;
 mod report;
 #[cfg(test)]
@@ -42,7 +43,7 @@ impl BenchArgs {
     /// The longest context that the options ask for, in tokens.
     fn longest(&self) -> Option<usize> {
         let cached = self.cached.iter().map(|cached| cached.saturating_add(self.r#gen));
-        cached.chain(self.prompt_tokens.iter().copied()).max()
+        cached.chain(self.prompt_tokens.iter().copied()).chain(self.patch).max()
     }
 }
 
@@ -101,6 +102,8 @@ struct Plan {
     record: bool,
     /// Whether to measure the cost of recording one layer of a decode pass.
     record_layer: bool,
+    /// Tokens of a causal heatmap.
+    patch: Option<usize>,
     tune: bool,
 }
 
@@ -116,6 +119,7 @@ impl Plan {
                 .found(wrong)
                 .next("give other lengths"));
         }
+        patch::check(args.patch, config.context)?;
         let or = |given: &[usize], default: &[usize], most: usize| {
             if !given.is_empty() {
                 return given.to_vec();
@@ -134,6 +138,7 @@ impl Plan {
             stages: args.stages,
             record: args.record,
             record_layer: args.record || !on_processor,
+            patch: args.patch,
             tune: args.tune,
         })
     }
@@ -159,6 +164,7 @@ fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model) -> Result<Report
         stages: Vec::new(),
         recording: None,
         layer: None,
+        heatmap: None,
         batches: Vec::new(),
         tuning: None,
     };
@@ -185,6 +191,9 @@ fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model) -> Result<Report
     }
     if plan.record_layer {
         report.layer = record::measure_layer(model, cached)?;
+    }
+    if let Some(tokens) = plan.patch {
+        report.heatmap = Some(patch::measure(model, tokens)?);
     }
     if plan.tune {
         report.tuning = Some(tune::measure(checkpoint, model, prompt_tokens, (cached, plan.draws))?);

@@ -370,6 +370,10 @@ pub(super) struct BenchArgs {
     #[arg(long)]
     pub(super) record: bool,
 
+    /// Add the cost of a causal heatmap over N tokens
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    pub(super) patch: Option<usize>,
+
     /// Add the time of every stage
     #[arg(long)]
     pub(super) stages: bool,

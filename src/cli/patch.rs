@@ -71,7 +71,12 @@ fn measured(args: &PatchArgs) -> Result<Report> {
             }
             (None, ids) => prompt::read_ids(ids.as_deref().unwrap_or_default()).map(|ids| (None, ids)),
         };
-        let (text, ids) = read.map_err(|error| error.at(place))?;
+        let (text, ids) = read.map_err(|error| match text.as_deref() {
+            Some(text) if text.is_empty() || opened.reads().is_err() => error
+                .at(place)
+                .next("give a text, a tokenizer, or token ids with --clean-ids and --corrupted-ids"),
+            _ => error.at(place),
+        })?;
         Ok(Prompt { text, ids, place: Some(place.to_owned()) })
     };
     let prompts = [
@@ -213,7 +218,7 @@ impl MetricName {
 
 impl PatchPart {
     /// The stage that is patched.
-    fn stage(self) -> Stage {
+    pub(super) fn stage(self) -> Stage {
         match self {
             Self::Residual => Stage::FfnResidual,
             Self::Attn => Stage::AttnOutput,
@@ -224,7 +229,7 @@ impl PatchPart {
     }
 
     /// The places of its map, row by row.
-    fn places(self, sizes: &Sizes, tokens: usize) -> impl Iterator<Item = Place> {
+    pub(super) fn places(self, sizes: &Sizes, tokens: usize) -> impl Iterator<Item = Place> {
         let (stage, heads) = (self.stage(), sizes.heads);
         let embedding = (self == Self::Residual).then_some((None, Stage::Embedding));
         let layers = (0..sizes.layers).map(move |layer| (Some(layer), stage));

@@ -174,6 +174,9 @@ fn what_cannot_be_compared_is_an_error() {
     let ids = ["--clean-ids", "1,5,9", "--corrupted-ids", "1,5,8"];
     refused(&[&ids[..], &["--answer", "99999"]].concat(), 2, &["not a token of this model", "from 0 to"]);
     refused(&[&ids[..], &["--wrong", "Once upon"]].concat(), 2, &["not a token of this model", "2 tokens"]);
+    let model = fixture("golden/gqa");
+    let unread = ["--model", model.to_str().unwrap(), "--clean", "One", "--corrupted", "Two"];
+    refused(&unread, 4, &["no tokenizer", "the clean prompt", "token ids with --clean-ids"]);
     refused(&["--clean-ids", "1,99999", "--corrupted-ids", "1,5"], 4, &["vocabulary"]);
     refused(&[&ids[..], &["--parts", "mlp"]].concat(), 2, &["residual", "neurons"]);
     refused(&[&ids[..], &["--without", "L99/h0"]].concat(), 2, &["no layer 99"]);

@@ -30,6 +30,7 @@ pub(super) struct Report {
     pub(super) stages: Vec<StageTimes>,
     pub(super) recording: Option<Recording>,
     pub(super) layer: Option<Layer>,
+    pub(super) heatmap: Option<Heatmap>,
     /// Batches of texts. The first batch has one text.
     pub(super) batches: Vec<Batched>,
     pub(super) tuning: Option<Tuning>,
@@ -137,6 +138,34 @@ impl Layer {
     }
 }
 
+/// A causal heatmap: each place of a prompt is patched.
+pub(super) struct Heatmap {
+    /// Tokens of the prompt.
+    pub(super) tokens: usize,
+    pub(super) places: usize,
+    /// The time of the map, with the two runs that it compares.
+    pub(super) whole: Duration,
+    /// Seconds of a plain pass over the prompt.
+    pub(super) pass: Spread,
+    /// The matrix products of the map, as a number of plain passes.
+    pub(super) counted: f64,
+}
+
+impl Heatmap {
+    /// The number of places for which the cost is given.
+    const PLACES: f64 = 16.0;
+
+    /// Plain passes that take the time of 16 places.
+    fn passes(&self) -> f64 {
+        self.whole.as_secs_f64() / self.pass.median / self.places as f64 * Self::PLACES
+    }
+
+    /// Plain passes that have the matrix products of 16 places.
+    fn counted(&self) -> f64 {
+        self.counted / self.places as f64 * Self::PLACES
+    }
+}
+
 impl Spread {
     pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
@@ -231,6 +260,19 @@ impl Report {
                 layer.ratio()
             )?;
         }
+        if let Some(heatmap) = &self.heatmap {
+            let Heatmap { tokens, places, whole, pass, .. } = heatmap;
+            writeln!(
+                out,
+                "patch {tokens:<7}{:8.3} s for {places} places; 16 places take {:.2} plain passes of {:.3} s ({:.3} to {:.3}), {:.2} by their products",
+                whole.as_secs_f64(),
+                heatmap.passes(),
+                pass.median,
+                pass.min,
+                pass.max,
+                heatmap.counted()
+            )?;
+        }
         if let Some(Tuning { processor, prompt, kernels, line }) = &self.tuning {
             let processor = processor.as_deref().unwrap_or("unknown");
             let prefill = format!("prefill {prompt}");
@@ -312,6 +354,16 @@ impl Report {
                 json!({ "stage": stage.name(), "prefill_us": us(prefill), "decode_us": us(decode) })
             })
             .collect();
+        let heatmap = self.heatmap.as_ref().map(|heatmap| {
+            json!({
+                "tokens": heatmap.tokens,
+                "places": heatmap.places,
+                "map_s": heatmap.whole.as_secs_f64(),
+                "pass_s": spread(&heatmap.pass),
+                "passes_per_16_places": heatmap.passes(),
+                "counted_passes_per_16_places": heatmap.counted(),
+            })
+        });
         let recording = self.recording.as_ref().map(|Recording { tokens, logits, kept, all }| {
             json!({
                 "tokens": tokens,
@@ -368,6 +420,7 @@ impl Report {
             "stages": stages,
             "recording": recording,
             "layer": layer,
+            "patch": heatmap,
             "batch": batches,
             "tuning": tuning,
         })

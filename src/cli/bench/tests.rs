@@ -33,7 +33,8 @@ fn on_a_gpu_every_figure_is_there_and_the_bytes_are_those_of_the_shape() {
     let checkpoint = random::of_config("tiny", config.clone(), Dtype::BF16);
     let Some(cuda) = Cuda::of_tests(ROOM) else { return };
     let model = Model::load(&checkpoint, cuda.with_precision(Precision::Bf16)).unwrap();
-    let options = args(&["--gen", "3", "--cached", "5,40", "--prompt-tokens", "20", "--batch", "4"]);
+    let options =
+        args(&["--gen", "3", "--cached", "5,40", "--prompt-tokens", "20", "--batch", "4", "--patch", "6"]);
     let plan = Plan::of(&options, false, &config).unwrap();
     let mut report = measure(&plan, &checkpoint, &model).unwrap();
     let (memory, multiplied) = ("the device's memory", "bfloat16".to_owned());
@@ -48,7 +49,8 @@ fn on_a_gpu_every_figure_is_there_and_the_bytes_are_those_of_the_shape() {
     for line in ["memory read", "multiply", "load", "first token"] {
         assert!(begins.contains(&line), "{line}: {table}");
     }
-    for line in ["prefill 20", "decode 5 ", "decode 40 ", "batch 1 ", "batch 4 ", "record layer "] {
+    for line in ["prefill 20", "decode 5 ", "decode 40 ", "batch 1 ", "batch 4 ", "record layer ", "patch 6 "]
+    {
         assert_eq!(table.lines().filter(|text| text.starts_with(line)).count(), 1, "{line}: {table}");
     }
     let shares = |of: &str| table.lines().filter(|line| line.contains(of)).count();
@@ -75,6 +77,14 @@ fn on_a_gpu_every_figure_is_there_and_the_bytes_are_those_of_the_shape() {
     assert_eq!(json["decodes"].as_array().unwrap().len(), 2);
     assert!(json["layer"]["ratio"].as_f64().unwrap() > 0.0, "{}", json["layer"]);
     assert!(json["layer"]["stages"].as_u64().unwrap() > 20, "{}", json["layer"]);
+    // The embedding, and three stages of each layer, for each token. The two runs that the map compares count too.
+    assert_eq!(json["patch"]["places"], 6 * (1 + 3 * layers));
+    assert!(
+        json["patch"]["counted_passes_per_16_places"].as_f64().unwrap() > 2.0 * 16.0 / 60.0,
+        "{}",
+        json["patch"]
+    );
+    assert!(json["patch"]["passes_per_16_places"].as_f64().unwrap() > 0.0, "{}", json["patch"]);
     assert!(json["batch"][1]["decode_ratio"].as_f64().unwrap() > 0.0, "{}", json["batch"]);
 }
 
