@@ -2,8 +2,14 @@
 
 use std::borrow::Cow;
 use std::fs;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+
+use crate::builtin::BUILT_IN;
 use llama_trace_core::error::{Error, Result};
 
 macro_rules! web {
@@ -26,10 +32,13 @@ const WEB: [(&str, &[u8]); 7] = [
 /// The name of the module, a compressed file.
 const MODULE: &str = "llama-trace.wasm.gz";
 
+/// The module without the built-in model, compressed, and the position of the model in it (`build.rs`). The program has
+/// the model anyway.
 #[cfg(has_page)]
-const BUILT: Option<&[u8]> = Some(include_bytes!(env!("LLAMA_TRACE_PAGE_MODULE")));
+const REST: Option<(&[u8], &str)> =
+    Some((include_bytes!(env!("LLAMA_TRACE_PAGE_MODULE")), env!("LLAMA_TRACE_PAGE_MODEL_AT")));
 #[cfg(not(has_page))]
-const BUILT: Option<&[u8]> = None;
+const REST: Option<(&[u8], &str)> = None;
 
 /// A file of the page.
 #[derive(Clone, Debug)]
@@ -52,13 +61,28 @@ enum Contents {
 /// # Errors
 /// [`Error::Usage`] if this build has no page.
 pub(super) fn all() -> Result<Vec<PageFile>> {
-    let module = BUILT.ok_or_else(|| {
+    let (rest, at) = REST.ok_or_else(|| {
         Error::usage("this build was made without the web page")
             .expected("a released program or wheel, or a build with the page")
             .next("in the sources of llama-trace: .ci/page target/page && LLAMA_TRACE_PAGE=target/page cargo install --path .")
     })?;
-    let files = WEB.into_iter().chain([(MODULE, module)]);
-    Ok(files.map(|(name, bytes)| PageFile { name: name.into(), contents: Contents::Static(bytes) }).collect())
+    let module = module(rest, at.parse().unwrap_or(0), BUILT_IN.weights)
+        .map_err(|error| Error::output("the page's module cannot be written").found(error))?;
+    let files = WEB.into_iter().map(|(name, bytes)| (name, Contents::Static(bytes)));
+    let files = files.chain([(MODULE, Contents::Owned(module))]);
+    Ok(files.map(|(name, contents)| PageFile { name: name.into(), contents }).collect())
+}
+
+/// The compressed module: `rest`, which is compressed too, with `model` inserted at `at`.
+fn module(rest: &[u8], at: usize, model: &[u8]) -> io::Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    GzDecoder::new(rest).read_to_end(&mut whole)?;
+    let at = at.min(whole.len());
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    for part in [&whole[..at], model, &whole[at..]] {
+        encoder.write_all(part)?;
+    }
+    encoder.finish()
 }
 
 impl PageFile {
@@ -123,13 +147,21 @@ impl PageFile {
     }
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+fn unreadable(path: &Path, error: &io::Error) -> Error {
     Error::output("the file cannot be read").in_file(path).found(error)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_model_is_put_into_the_module() {
+        let mut rest = GzEncoder::new(Vec::new(), Compression::fast());
+        rest.write_all(b"before after").unwrap();
+        let module = module(&rest.finish().unwrap(), 7, b"the model ").unwrap();
+        assert_eq!(io::read_to_string(GzDecoder::new(&module[..])).unwrap(), "before the model after");
+    }
 
     #[test]
     fn names_of_added_files_fit_into_links() {
