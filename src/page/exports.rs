@@ -186,7 +186,9 @@ extern "C" fn file() {
         // Parts such as `..` would leave the folder.
         let parts = Path::new(text(&state.input)).components();
         let name: PathBuf = parts.filter(|part| matches!(part, Component::Normal(_))).collect();
-        let path = Path::new(GIVEN).join(state.folder.to_string()).join(name);
+        // The tracer shows the name of a model's folder.
+        let folder = if name.components().count() > 1 { "" } else { "model" };
+        let path = Path::new(GIVEN).join(state.folder.to_string()).join(folder).join(name);
         give(&path, Bytes::owned(bytes));
         state.files.push(path);
     });

@@ -6,11 +6,9 @@
 // of the page. With LLAMA_TRACE_PICTURES=DIR, each test leaves a picture of its last screen there. LLAMA_TRACE_ONLY runs
 // the tests whose titles contain this text.
 import assert from "node:assert/strict";
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
 
 import { Browser } from "./browser.mjs";
-import { address, browsers, end } from "./harness.mjs";
+import { address, browsers, end, picture } from "./harness.mjs";
 import files from "./files.mjs";
 import inputs from "./inputs.mjs";
 import links from "./links.mjs";
@@ -18,7 +16,6 @@ import program from "./program.mjs";
 import screens from "./screens.mjs";
 import walk from "./walk.mjs";
 
-const pictures = process.env.LLAMA_TRACE_PICTURES;
 const only = process.env.LLAMA_TRACE_ONLY;
 const tests = { ...walk, ...inputs, ...screens, ...links, ...files, ...program };
 
@@ -26,12 +23,13 @@ let failures = 0;
 for (const name of browsers.length ? browsers : ["chromium"]) {
   const browser = await Browser[name]();
   try {
-    await browser.open(address, 960, 640);
+    await browser.open(address, 960, 664);
     for (const [title, test] of Object.entries(tests)) {
       if (only && !title.includes(only)) continue;
       const started = Date.now();
       try {
         browser.problems.length = 0;
+        await browser.resize(960, 664);
         await test(browser);
         // Firefox asks for an icon by itself, and the policy of the page refuses it.
         const problems = browser.problems.filter((problem) => !problem.includes("/favicon.ico"));
@@ -41,7 +39,7 @@ for (const name of browsers.length ? browsers : ["chromium"]) {
         failures++;
         console.log(`${name}: FAILED: ${title}\n${error.message}`);
       }
-      if (pictures) writeFileSync(join(pictures, `${name}-${title.replaceAll(/[^a-z0-9]+/gi, "-")}.png`), await browser.picture());
+      await picture(browser, title);
     }
   } finally {
     await browser.close();

@@ -1,7 +1,7 @@
 // What all tests of the page share: a simple server, the program, and the steps of a user.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { extname, join, resolve } from "node:path";
@@ -66,8 +66,14 @@ export async function drop(browser, ...files) {
 export async function open(browser, link = "") {
   await browser.go("about:blank");
   await browser.go(`${address}${link}`);
-  await browser.shows(/step \d+ of|expected|fetching/, 60000);
+  await browser.shows(/step \d+ of|is next|expected|fetching/, 60000);
 }
 
 // The line that a screen reader reads.
 export const read = (browser) => browser.run(`$("cursor").textContent`);
+
+// Leaves a picture of the page in the folder LLAMA_TRACE_PICTURES.
+export async function picture(browser, name) {
+  const pictures = process.env.LLAMA_TRACE_PICTURES;
+  if (pictures) writeFileSync(join(pictures, `${browser.name}-${name.replaceAll(/[^a-z0-9]+/gi, "-")}.png`), await browser.picture());
+}

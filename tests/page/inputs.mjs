@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 
 import { KEY, pause, until } from "./browser.mjs";
-import { open, read } from "./harness.mjs";
+import { open, picture, read } from "./harness.mjs";
 
 export default {
   async "keys of the browser keep their meaning"(browser) {
@@ -82,5 +82,28 @@ export default {
       await browser.shows(wanted);
     }
     assert.equal(await browser.run("document.activeElement.id"), "keys");
+  },
+
+  // Firefox has no way to look like a phone in a test.
+  async "on a phone, buttons stand under the screen"(browser) {
+    if (browser.name !== "chromium") return;
+    const phone = (width, height) => browser.chromium("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 3, mobile: true });
+    await browser.chromium("Emulation.setTouchEmulationEnabled", { enabled: true, maxTouchPoints: 5 });
+    try {
+      for (const [width, height] of [[390, 844], [844, 390]]) {
+        await phone(width, height);
+        await open(browser, "#at=p0/L1/softmax&view=heads");
+        await browser.shows("is next");
+        const [columns, button, wide, high] = JSON.parse(await browser.run(`JSON.stringify([size.columns, $("bar").querySelector('[data-key="n"]').getBoundingClientRect().height, document.documentElement.scrollWidth, document.documentElement.scrollHeight])`));
+        assert.ok(columns >= 60 && button >= 32, `${columns} columns, ${button} pixels high`);
+        assert.ok(wide <= width && high <= height, `${wide}x${high}`);
+        await browser.run(`document.querySelector('[data-key="n"]').click(); 0`);
+        await browser.shows("values_t");
+        await picture(browser, `phone-${width}x${height}`);
+      }
+    } finally {
+      await browser.chromium("Emulation.setTouchEmulationEnabled", { enabled: false });
+      await browser.chromium("Emulation.clearDeviceMetricsOverride");
+    }
   },
 };

@@ -1,11 +1,10 @@
 // What a user sees and hears.
 import assert from "node:assert/strict";
-import { writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { join } from "node:path";
 
 import { KEY, until } from "./browser.mjs";
-import { equal, open, read, work } from "./harness.mjs";
+import { equal, open, picture, read, work } from "./harness.mjs";
 
 // Every view, with a step that it fits.
 const VIEWS = [
@@ -16,7 +15,7 @@ const VIEWS = [
   ["p0/L1/softmax", "layers"], ["p0/L1/softmax", "bars"], ["p0/L1/cache_k", "cache"], ["p0/L1/xq_rope", "rope"],
   ["p0/rope_cos", "rope"], ["p0/L2/ffn_residual", "lens"], ["p0/logits", "attribution"],
 ];
-const SIZES = [[960, 640, 120, 40], [640, 384, 80, 24]];
+const SIZES = [[960, 664, 120, 40], [640, 408, 80, 24]];
 
 export default {
   async "every view is equal to the program's, at two sizes"(browser) {
@@ -31,7 +30,7 @@ export default {
         await equal(browser, at, view, size);
       }
     }
-    await browser.resize(960, 640);
+    await browser.resize(960, 664);
   },
 
   async "the colour scheme changes with that of the system"(browser) {
@@ -77,7 +76,7 @@ export default {
     await browser.shows("is next");
     const facts = async () => JSON.parse(await browser.run("JSON.stringify([size.columns, size.rows, canvas.width, canvas.height, document.documentElement.scrollWidth, document.documentElement.scrollHeight])"));
     // Width and height of the window, its pixels for each pixel of the page, and the columns and rows.
-    const cases = [[1200, 800, 1, 150, 50], [960, 640, 2, 120, 40], [640, 427, 1.5, 80, 26], [320, 240, 1, 64, 24], [240, 160, 2, 60, 20]];
+    const cases = [[1200, 800, 1, 150, 48], [960, 640, 2, 120, 38], [640, 427, 1.5, 80, 25], [320, 240, 1, 64, 21], [240, 160, 2, 60, 17]];
     for (const [width, height, ratio, columns, rows] of cases) {
       await browser.resize(width, height, ratio);
       const what = `${width}x${height} at ${ratio}`;
@@ -90,16 +89,16 @@ export default {
       const [, , wide, high, scrollWidth, scrollHeight] = await facts();
       assert.ok(wide <= width * ratio && high <= height * ratio, `${what}: ${wide}x${high} pixels`);
       assert.ok(scrollWidth <= width && scrollHeight <= height, `${what}: ${scrollWidth}x${scrollHeight}`);
-      if (process.env.LLAMA_TRACE_PICTURES) writeFileSync(join(process.env.LLAMA_TRACE_PICTURES, `${browser.name}-${what.replaceAll(" ", "-")}.png`), await browser.picture());
+      await picture(browser, what);
     }
-    await browser.resize(960, 640);
+    await browser.resize(960, 664);
     await until(async () => (await facts())[0] === 120, "the first size");
   },
 
   async "a page that is opened as a file says how to serve it"(browser) {
     await browser.go(pathToFileURL(join(work, "index.html")).href);
     const seen = await until(() => browser.run("document.body.innerText"), "a text");
-    assert.match(seen, /does not let a page from a file load the tracer|opened from a file/);
+    assert.match(seen, /From a file, the browser does not let/);
     assert.match(seen, /llama-trace page --serve/);
     assert.match(seen, /python3 -m http\.server --bind 127\.0\.0\.1/);
     assert.doesNotMatch(seen, /keyboard|open…/);

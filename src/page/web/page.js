@@ -17,26 +17,31 @@ const BASELINE = 15 / 20;
 const STORED = "llama-trace/lesson/";
 
 let worker = null;
+// The sizes of a cell and of the screen that is painted.
 let cell = { width: 8, height: 16, font: 13 };
 let size = { columns: 0, rows: 0 };
 
-function measure() {
+// The screen that fits into the window. It is painted once its cells come, so that the old one stays until then.
+function measured() {
   const ratio = devicePixelRatio || 1;
   const box = $("tracer").getBoundingClientRect();
   const width = Math.floor(box.width * ratio);
   const height = Math.floor(box.height * ratio);
   // On a narrow screen the letters are smaller, so that the smallest screen fits.
   const column = Math.max(3, Math.min(Math.round(COLUMN * ratio), Math.floor(width / SMALLEST.columns)));
+  const columns = Math.max(SMALLEST.columns, Math.min(500, Math.floor(width / column)));
+  const rows = Math.max(SMALLEST.rows, Math.min(200, Math.floor(height / (column * 2))));
+  return { columns, rows, column, ratio };
+}
+
+function resize({ columns, rows, column, ratio }) {
+  size = { columns, rows };
   cell = { width: column, height: column * 2, font: column / ADVANCE };
-  const columns = Math.max(SMALLEST.columns, Math.min(500, Math.floor(width / cell.width)));
-  const rows = Math.max(SMALLEST.rows, Math.min(200, Math.floor(height / cell.height)));
   canvas.width = columns * cell.width;
   canvas.height = rows * cell.height;
   canvas.style.width = `${canvas.width / ratio}px`;
   canvas.style.height = `${canvas.height / ratio}px`;
   paint.textBaseline = "alphabetic";
-  size = { columns, rows };
-  return size;
 }
 
 const text = new TextDecoder();
@@ -132,9 +137,10 @@ const does = {
     $("note").hidden = true;
     $("tracer").hidden = $("bar").hidden = false;
     keys.focus();
-    worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, ...measure() });
+    worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, screen: measured() });
   },
-  cells({ cells }) {
+  cells({ cells, screen }) {
+    if (screen) resize(screen);
     show(cells);
     // For tests: the number of drawings, and the times of the first and the last one.
     const { dataset } = document.documentElement;
@@ -340,7 +346,7 @@ let waits = 0;
 function resized() {
   clearTimeout(waits);
   waits = setTimeout(() => {
-    if (!$("tracer").hidden) worker.postMessage({ kind: "resize", ...measure() });
+    if (!$("tracer").hidden) worker.postMessage({ kind: "resize", screen: measured() });
   }, 50);
 }
 new ResizeObserver(resized).observe($("tracer"));
@@ -351,10 +357,10 @@ function watch() {
 }
 watch();
 light.addEventListener("change", () => worker.postMessage({ kind: "paper", light: light.matches }));
-addEventListener("hashchange", () => worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, ...measure() }));
+addEventListener("hashchange", () => worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, screen: measured() }));
 
 if (location.protocol === "file:") {
-  note("The browser does not let a page from a file load the tracer.", false);
+  note("This page was opened from a file.", false);
 } else {
   for (const part of document.querySelectorAll(".local")) part.hidden = true;
   start();

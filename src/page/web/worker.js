@@ -6,6 +6,8 @@ const MODULE = "llama-trace.wasm.gz";
 const KINDS = ["copy", "download", "keep", "fetch", "read"];
 let tracer = null;
 let begun = false;
+// A new size of the screen, for the page that paints its first cells.
+let resized = null;
 // The message of a panic. The module cannot go on after one.
 let panic = "";
 
@@ -82,7 +84,8 @@ function draw() {
   const length = tracer.draw();
   if (length > 0) {
     const cells = copied(tracer.cells_place(), length).buffer;
-    postMessage({ kind: "cells", cells }, [cells]);
+    postMessage({ kind: "cells", cells, screen: resized }, [cells]);
+    resized = null;
   }
   outcomes();
 }
@@ -160,13 +163,14 @@ async function take({ files, link }) {
 }
 
 const does = {
-  begin({ link, stored, columns, rows, light }) {
+  begin({ link, stored, screen, light }) {
+    resized = screen;
     for (const text of stored) {
       say(text);
       tracer.store();
     }
     say(link);
-    begun = tracer.begin(columns, rows, light);
+    begun = tracer.begin(screen.columns, screen.rows, light);
     if (!begun) throw new Error("the built-in model cannot be opened");
   },
   key({ key, modifiers }) {
@@ -180,8 +184,9 @@ const does = {
     say(text);
     tracer.paste();
   },
-  resize({ columns, rows }) {
-    tracer.resize(columns, rows);
+  resize({ screen }) {
+    resized = screen;
+    tracer.resize(screen.columns, screen.rows);
     tracer.redraw();
   },
   paper({ light }) {
