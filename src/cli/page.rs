@@ -6,7 +6,7 @@ mod serve;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::{shell, tell};
 use files::PageFile;
@@ -16,13 +16,14 @@ use llama_trace_formats::files::read_text;
 use llama_trace_runs::record::Trace;
 
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("place").required(true)))]
 pub(super) struct PageArgs {
     /// Folder to write the page into
-    #[arg(long, short, value_name = "DIR", required_unless_present = "serve", conflicts_with = "serve")]
+    #[arg(long, short, value_name = "DIR", group = "place")]
     out: Option<PathBuf>,
 
     /// Serve the page on this machine until Ctrl-C
-    #[arg(long)]
+    #[arg(long, group = "place")]
     serve: bool,
 
     /// Port for --serve [default: a free one]
@@ -123,4 +124,25 @@ fn write(files: &[PageFile], folder: &Path, force: bool, links: &[String]) -> Re
         shell::print(format!("index.html{link}\n").as_bytes())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_or_the_server_is_asked_for() {
+        let parsed = |args: &[&str]| {
+            let command = PageArgs::augment_args(Command::new("page"));
+            command.try_get_matches_from([&["page"], args].concat()).map_err(|error| error.to_string())
+        };
+        let missing = parsed(&[]).unwrap_err();
+        assert!(missing.contains("--out <DIR>") && missing.contains("--serve"), "{missing}");
+        assert!(parsed(&["--out", "x"]).is_ok() && parsed(&["--serve", "--port", "80"]).is_ok());
+        for wrong in [&["--out", "x", "--serve"][..], &["--out", "x", "--port", "80"], &["--serve", "--force"]] {
+            assert!(parsed(wrong).is_err(), "{wrong:?}");
+        }
+    }
 }

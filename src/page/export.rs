@@ -3,7 +3,7 @@
 use std::task::Poll;
 
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::{Block, Region, Site, Source, Values, source};
+use llama_trace_core::trace::{Block, InOrder, Region, Site, Source, Values, source};
 
 /// Maximum size of a file, in bytes. The page holds it in memory twice.
 const MOST: usize = 512 << 20;
@@ -12,10 +12,8 @@ const MOST: usize = 512 << 20;
 #[derive(Debug)]
 pub struct Saving {
     site: Site,
-    shape: Vec<usize>,
+    order: InOrder,
     bytes: Vec<u8>,
-    /// Values written so far.
-    written: usize,
 }
 
 impl Saving {
@@ -24,7 +22,7 @@ impl Saving {
     /// # Errors
     /// [`Error::Output`] if the file would be too large.
     pub fn begin(site: Site, block: &Block) -> Result<Self> {
-        let shape = block.shape.clone();
+        let shape = &block.shape;
         let size = shape.iter().product::<usize>().saturating_mul(site.stage.value_bytes());
         if size > MOST {
             return Err(Error::output("the stage is too large for a download from this page")
@@ -32,9 +30,9 @@ impl Saving {
                 .found(format!("{size} bytes"))
                 .next("use `llama-trace export` in a terminal"));
         }
-        let mut bytes = header(site, &shape);
+        let mut bytes = header(site, shape);
         bytes.reserve(size);
-        Ok(Self { site, shape, bytes, written: 0 })
+        Ok(Self { site, order: InOrder::new(shape), bytes })
     }
 
     /// The exported site.
@@ -49,23 +47,12 @@ impl Saving {
 
     /// The part that was written, in percent.
     pub fn percent(&self) -> usize {
-        self.written * 100 / self.count().max(1)
-    }
-
-    fn count(&self) -> usize {
-        self.shape.iter().product()
+        self.order.percent()
     }
 
     /// The region of the next value to write.
     pub fn next(&self) -> Region {
-        let mut rest = self.written;
-        let mut at = Vec::new();
-        for &length in self.shape.iter().rev() {
-            at.push(rest % length.max(1)..rest % length.max(1) + 1);
-            rest /= length.max(1);
-        }
-        at.reverse();
-        Region(at).within(&self.shape)
+        self.order.next()
     }
 
     /// Takes in the next block from the source, if it is there. Returns whether the file is complete.
@@ -75,17 +62,14 @@ impl Saving {
     pub fn go_on(&mut self, source: &mut dyn Source) -> Result<bool> {
         let Poll::Ready(block) = source::block(source, self.site, &self.next()) else { return Ok(false) };
         let block = block?;
-        while self.written < self.count()
-            && let Some(run) = block.run(self.written)
-        {
-            match block.frame.values().slice(run.clone()) {
+        while let Some((_, values)) = self.order.take(&block) {
+            match values {
                 Values::F32(values) => self.bytes.extend_from_slice(bytemuck::cast_slice(values)),
                 Values::I64(values) => self.bytes.extend_from_slice(bytemuck::cast_slice(values)),
                 Values::I8(values) => self.bytes.extend_from_slice(bytemuck::cast_slice(values)),
             }
-            self.written += run.len();
         }
-        Ok(self.written == self.count())
+        Ok(self.order.is_done())
     }
 
     /// The bytes of the file.

@@ -5,9 +5,9 @@
 #![allow(unsafe_code, reason = "the functions of the script are foreign, and exports have unmangled names")]
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::input;
@@ -43,6 +43,8 @@ struct State {
     text: String,
     outcome: Option<Outcome>,
     stored: BTreeMap<String, String>,
+    /// Buffers for the bytes of files.
+    reserved: VecDeque<Vec<u8>>,
     files: Vec<PathBuf>,
     /// Number of the folder of the files.
     folder: u32,
@@ -154,25 +156,48 @@ extern "C" fn set_paper(light: bool) {
     session(|session, _| session.set_paper(paper(light)));
 }
 
-/// Shows a message on a failure of the page. The input is its text.
+/// Shows a message of the page, which is the input.
 #[unsafe(no_mangle)]
-extern "C" fn fail() {
-    session(|session, message| session.say(text(message), true));
+extern "C" fn message(failure: bool) {
+    session(|session, message| session.say(text(message), failure));
 }
 
-/// Takes in a file. The input is its name, `name` bytes long, and then its bytes.
+/// Makes a buffer for the bytes of the next file, and returns its place; 0 if there is no memory for it.
 #[unsafe(no_mangle)]
-extern "C" fn file(name: usize) {
+extern "C" fn reserve(length: usize) -> *mut u8 {
     with(|state| {
-        let mut bytes = std::mem::take(&mut state.input);
-        let name = text(bytes.get(..name).unwrap_or_default()).to_owned();
-        bytes.drain(..name.len().min(bytes.len()));
-        // The script gives names without folders; others would leave the folder.
-        let name = Path::new(&name).file_name().map(PathBuf::from).unwrap_or_default();
-        let path = Path::new(GIVEN).join(state.folder.to_string()).join(name);
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(length).is_err() {
+            return std::ptr::null_mut();
+        }
+        bytes.resize(length, 0);
+        let place = bytes.as_mut_ptr();
+        state.reserved.push_back(bytes);
+        place
+    })
+}
+
+/// Takes in the first file whose buffer was made and is filled now. The input is its name, behind the name of its folder
+/// and a slash if it comes from one.
+#[unsafe(no_mangle)]
+extern "C" fn file() {
+    with(|state| {
+        let Some(bytes) = state.reserved.pop_front() else { return };
+        // Parts such as `..` would leave the folder.
+        let parts = Path::new(text(&state.input)).components();
+        let name: PathBuf = parts.filter(|part| matches!(part, Component::Normal(_))).collect();
+        // The tracer shows the name of a model's folder.
+        let folder = if name.components().count() > 1 { "" } else { "model" };
+        let path = Path::new(GIVEN).join(state.folder.to_string()).join(folder).join(name);
         give(&path, Bytes::owned(bytes));
         state.files.push(path);
     });
+}
+
+/// Forgets the buffers of files that were not taken in.
+#[unsafe(no_mangle)]
+extern "C" fn abandon() {
+    with(|state| state.reserved.clear());
 }
 
 /// Opens the files that were taken in. If `linked`, the input is the link for which they were fetched.

@@ -32,10 +32,12 @@ pub mod builtin;
 pub mod cells;
 #[path = "../chapters.rs"]
 pub mod chapters;
+pub mod chosen;
 pub mod export;
 #[cfg(target_arch = "wasm32")]
 mod exports;
 pub mod input;
+pub mod lessons;
 pub mod link;
 pub mod model;
 pub mod outcome;

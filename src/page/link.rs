@@ -3,6 +3,7 @@
 //! ```text
 //! #prompt=Once%20upon%20a%20time&at=p0/L1/softmax[h=0]&view=heatmap
 //! #lesson=16&scene=3
+//! #prompt=A%20fox&passes=8&temperature=0.8&seed=7&precision=q8
 //! #trace=run.trace&at=p2/logits
 //! ```
 //!
@@ -10,7 +11,8 @@
 //! page's own folder.
 
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::Address;
+use llama_trace_core::trace::sampler_options::OPTIONS;
+use llama_trace_core::trace::{Address, Sampling};
 use llama_trace_tui::screen_option::ScreenOption;
 
 /// Maximum number of characters of a prompt.
@@ -29,6 +31,10 @@ pub struct Link {
     pub prompt: Option<String>,
     /// Number of passes that run at once.
     pub passes: Option<usize>,
+    /// The options of the sampler.
+    pub sampling: Sampling,
+    /// The precision of the model: f32, bf16 or q8.
+    pub precision: Option<String>,
     /// The address.
     pub at: Option<Address>,
     /// Settings of the screen, with their values.
@@ -76,6 +82,15 @@ impl Link {
                 .expected("one of prompt, lesson and trace")
                 .found(seen.join(", ")));
         }
+        if (link.trace.is_some() || link.lesson.is_some())
+            && let Some(key) = seen.iter().find(|key| **key == "precision" || OPTIONS.contains(key))
+        {
+            return Err(wrong(
+                "a trace and a lesson have a sampling and a precision of their own",
+                "sampling and precision with a prompt only",
+                key,
+            ));
+        }
         Ok(link)
     }
 
@@ -112,6 +127,16 @@ impl Link {
                 }
                 self.at = Some(address);
             }
+            "precision" if ["f32", "bf16", "q8"].contains(&value) => self.precision = Some(value.to_owned()),
+            "precision" => return Err(wrong("there is no such precision", "f32, bf16 or q8", value)),
+            _ if OPTIONS.contains(&key) => {
+                let sampling = match value.contains(char::is_whitespace) {
+                    true => Err(format!("{key} is one number, not `{value}`")),
+                    false => self.sampling.changed(&format!("{key} {value}")),
+                };
+                self.sampling =
+                    sampling.map_err(|why| Error::usage(why).at("the part of the address after #"))?;
+            }
             "lesson" => self.lesson = Some(name(key, value)?),
             "scene" => self.scene = Some(number(1000)?),
             "trace" => self.trace = Some(name(key, value)?),
@@ -121,7 +146,10 @@ impl Link {
                     let screen = ScreenOption::ALL.map(ScreenOption::name).join(", ");
                     wrong(
                         "the link has an unknown key",
-                        &format!("prompt, passes, at, lesson, scene, trace, {screen}"),
+                        &format!(
+                            "prompt, passes, at, lesson, scene, trace, precision, {}, {screen}",
+                            OPTIONS.join(", ")
+                        ),
                         key,
                     )
                 })?;
@@ -142,6 +170,12 @@ impl Link {
         add("lesson", self.lesson.clone());
         add("scene", self.scene.map(|scene| scene.to_string()));
         add("passes", self.passes.map(|passes| passes.to_string()));
+        add("precision", self.precision.clone());
+        for option in self.sampling.options().chunks(2) {
+            if let [name, value] = option {
+                add(name.trim_start_matches('-'), Some(value.clone()));
+            }
+        }
         add("at", self.at.as_ref().map(ToString::to_string));
         for (option, value) in &self.screen {
             add(option.name(), Some(value.clone()));
@@ -215,6 +249,10 @@ mod tests {
         let lesson = Link::parse("lesson=16&scene=3").unwrap();
         assert_eq!((lesson.lesson.as_deref(), lesson.scene), (Some("16"), Some(3)));
         assert_eq!(Link::parse("").unwrap(), Link::default());
+        let drawn = Link::parse("prompt=A&temperature=0.8&top-k=40&seed=7&precision=q8").unwrap();
+        let expected = Sampling { temperature: 0.8, top_k: 40, seed: 7, ..Sampling::GREEDY };
+        assert_eq!((drawn.sampling, drawn.precision.as_deref()), (expected, Some("q8")));
+        assert_eq!(Link::parse(&drawn.text()).unwrap(), drawn);
         let trace = Link::parse("trace=my%20run.trace&at=p3/logits").unwrap();
         assert_eq!((trace.trace.as_deref(), trace.passes()), (Some("my run.trace"), 4));
     }
@@ -237,6 +275,15 @@ mod tests {
             "at=nowhere",
             "at=p64/logits",
             "edit=L0/xq%3D0",
+            "temperature=hot",
+            "temperature=-1",
+            "temperature=1%20seed%207",
+            "top-p=0",
+            "seed=99999999999999999999999",
+            "precision=f64",
+            "trace=a.trace&seed=1",
+            "lesson=1&precision=q8",
+            "greedy=1",
             "prompt=a&prompt=b",
             "prompt=a&trace=b",
             "prompt",

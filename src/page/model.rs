@@ -37,7 +37,6 @@ const CONTEXT: usize = 2048;
 const BUILT_IN: &str = "built-in";
 
 /// An open model.
-#[derive(Clone)]
 pub struct Opened {
     checkpoint: Rc<Checkpoint>,
     model: Arc<Model>,
@@ -47,12 +46,12 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// The built-in model.
+    /// The built-in model in the named precision (f32, bf16 or q8), or in the one that its weights were made for.
     ///
     /// # Errors
     /// None in a program that passed its tests.
-    pub fn built_in() -> Result<Self> {
-        Self::of(builtin::open()?, None, Arithmetic::Separate)
+    pub fn built_in(precision: Option<&str>) -> Result<Self> {
+        Self::of(builtin::open()?, precision, Arithmetic::Separate)
     }
 
     /// The model at a path.
@@ -104,18 +103,19 @@ impl Opened {
     ///
     /// # Errors
     /// [`Error::Prompt`] if the text cannot be run.
-    pub fn runs(&self, text: Option<&str>, draws: usize) -> Result<Runs> {
+    pub fn runs(&self, text: Option<&str>, draws: usize, sampling: Sampling) -> Result<Runs> {
         let (ids, prompt) = match text {
             Some(text) => (self.encode(text)?, PromptSetting::Text(text.to_owned())),
             None => (self.first_ids(), PromptSetting::Ids(self.first_ids())),
         };
-        let mut starter = self.starter(draws, Sampler::new(Sampling::GREEDY)?);
+        let mut starter = self.starter(draws, Sampler::new(sampling)?);
         let sequences = Sequences::new(Arc::clone(&self.model), vec![starter.start(0, ids)]);
         let sequences = Rc::new(sequences);
         starter.sequences = Rc::clone(&sequences);
         let live = sequences.open(0)?;
         let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
-        let setting = RunSetting { prompts: vec![prompt], passes: draws, ..RunSetting::default() };
+        let sampling = sampling.options();
+        let setting = RunSetting { prompts: vec![prompt], passes: draws, sampling, ..RunSetting::default() };
         let runs = Runs::of_sequences(Box::new(live), Box::new(opener)).with_setting(setting);
         Ok(runs.with_starter(Box::new(move |run, new| begin(&mut starter, run, new))))
     }

@@ -11,34 +11,40 @@ use ratatui::widgets::Widget;
 use crate::builtin;
 use crate::cells;
 use crate::chapters::{CHAPTERS, TOUR};
+use crate::chosen::{Chosen, chosen};
 use crate::export::Saving;
+use crate::lessons;
 use crate::link::Link;
 use crate::model::{self, Opened};
 use crate::outcome::Outcome;
 use crate::progress;
-use llama_trace_core::chapters::Chapter;
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::lesson::{LARGEST, Lesson};
+use llama_trace_core::lesson::LARGEST;
 use llama_trace_core::time::Instant;
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::{Address, Query, Run, Sampling, Status};
+use llama_trace_formats::files::read_text;
 use llama_trace_picture::{self as picture, Format, Paper};
 use llama_trace_tui::action::Action;
 use llama_trace_tui::app::{App, Shown};
 use llama_trace_tui::begin;
 use llama_trace_tui::events::{action_of, take_in};
 use llama_trace_tui::input::Mode;
+use llama_trace_tui::marks::Marks;
 use llama_trace_tui::screen_option::ScreenOption;
 use llama_trace_tui::theme::{Depth, Theme};
 use llama_trace_tui::update::{Effect, update};
 use llama_trace_tui::user_event::Event;
-use llama_trace_tui::{Facts, NewRun, OpenAt, OpenLesson, Runs, Setting, effects};
+use llama_trace_tui::{Facts, NewRun, OpenAt, Runs, Setting, effects};
 
 /// How long a drawing waits for values that come almost at once.
 const AT_ONCE: Duration = Duration::from_millis(10);
 
 /// Interval at which a source is polled that is idle although values are missing.
 const WORKING: Duration = Duration::from_millis(15);
+
+/// The name of the file of marks.
+const MARKS: &str = "llama-trace.marks";
 
 /// The time until the session has work again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +63,13 @@ pub struct Session {
     runs: Runs,
     /// The name of the open trace, if it lies beside the page, so that a link can name it.
     trace: Option<String>,
-    /// The prompts of the runs that a link can name. There are none of a model or a trace from the user's disk.
-    prompts: BTreeMap<Run, String>,
+    /// The prompts of the runs that a link can name. None for a model from the user's disk, and beside a trace, whose
+    /// sampling no link has.
+    prompts: Option<BTreeMap<Run, String>>,
+    /// The sampling of these runs.
+    sampling: Sampling,
+    /// The name of the precision that the link asked for.
+    precision: Option<String>,
     paper: Paper,
     /// The stored progress of lessons, by slug.
     stored: BTreeMap<String, String>,
@@ -83,20 +94,19 @@ impl Session {
         size: (u16, u16),
         paper: Paper,
     ) -> Result<Self> {
-        let opened = Opened::built_in()?;
-        let link = Link::parse(link);
-        let (link, error) = match link {
-            Ok(link) => (link, None),
-            Err(error) => (Link::default(), Some(error)),
+        let begun = |link: &Link| {
+            let opened = Opened::built_in(link.precision.as_deref())?;
+            Self::on_link(&opened, link, stored, size, paper)
         };
-        let session = Self::on_link(&opened, &link, stored, size, paper);
-        let (mut session, error) = match session {
-            Ok(session) => (session, error),
-            Err(error) => (Self::on_link(&opened, &Link::default(), stored, size, paper)?, Some(error)),
+        let link = Link::parse(link);
+        let followed = link.and_then(|link| Ok((begun(&link)?, link)));
+        let (mut session, link, error) = match followed {
+            Ok((session, link)) => (session, link, None),
+            Err(error) => (begun(&Link::default())?, Link::default(), Some(error)),
         };
         if let Some(error) = error {
             effects::fail(&mut session.app, error.to_string());
-        } else if let Some(file) = link.trace.or(link.lesson.filter(|name| is_file(name))) {
+        } else if let Some(file) = link.trace.or(link.lesson.filter(|name| lessons::is_file(name))) {
             effects::say(&mut session.app, format!("fetching {file}"));
             session.outcomes.push_back(Outcome::Fetch(file));
         }
@@ -115,9 +125,9 @@ impl Session {
         // A trace is fetched first, so its address does not belong to this run.
         let here = link.trace.is_none();
         let draws = if here { link.passes() } else { 1 };
-        let runs = opened.runs(text, draws)?;
-        let lesson = match link.lesson.as_deref().filter(|name| !is_file(name)) {
-            Some(name) => Some(opened_lesson(chapter(name)?, link.scene, stored)?),
+        let runs = opened.runs(text, draws, link.sampling)?;
+        let lesson = match link.lesson.as_deref().filter(|name| !lessons::is_file(name)) {
+            Some(name) => Some(lessons::of_chapter(lessons::chapter(name)?, link.scene, stored)?),
             None => None,
         };
         let open = OpenAt {
@@ -127,10 +137,11 @@ impl Session {
             ..OpenAt::default()
         };
         let facts = opened.is_built_in().then_some(builtin::fact as Facts);
-        let drawing = Some(Drawing { sampling: Sampling::GREEDY, stream: 0 });
+        let drawing = Some(Drawing { sampling: link.sampling, stream: 0 });
         let setting = Setting { facts, lesson, drawing, ..setting() };
-        let prompts = text.map(|text| (Run::ITSELF, text.to_owned())).into_iter().collect();
-        Self::of(runs, &open, setting, size, paper, stored.clone(), prompts)
+        let prompts = Some(text.map(|text| (Run::ITSELF, text.to_owned())).into_iter().collect());
+        let session = Self::of(runs, &open, setting, size, paper, stored.clone(), prompts)?;
+        Ok(Self { sampling: link.sampling, precision: link.precision.clone(), ..session })
     }
 
     fn of(
@@ -140,7 +151,7 @@ impl Session {
         size: (u16, u16),
         paper: Paper,
         stored: BTreeMap<String, String>,
-        prompts: BTreeMap<Run, String>,
+        prompts: Option<BTreeMap<Run, String>>,
     ) -> Result<Self> {
         let theme = Theme::new(Depth::True).with(setting.palette, paper);
         let app = begin::begin(&mut runs, open, setting, theme, size)?;
@@ -149,6 +160,8 @@ impl Session {
             runs,
             trace: None,
             prompts,
+            sampling: Sampling::GREEDY,
+            precision: None,
             paper,
             stored,
             saving: None,
@@ -174,6 +187,7 @@ impl Session {
         let text = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let opened = match chosen(paths)? {
             Chosen::Lesson(path) => return self.open_lesson(&path, link.as_ref()),
+            Chosen::Marks(path) => return self.open_marks(&path),
             Chosen::Trace(path) => {
                 let model::OpenedTrace { mut runs, drawing, of_built_in } = model::trace(&path)?;
                 let facts = of_built_in.then_some(builtin::fact as Facts);
@@ -186,15 +200,15 @@ impl Session {
                     ..OpenAt::default()
                 });
                 let open = OpenAt { passes, ..open };
-                let (stored, prompts) = (self.stored.clone(), BTreeMap::new());
-                let session = Self::of(runs, &open, setting, size, self.paper, stored, prompts)?;
+                let stored = self.stored.clone();
+                let session = Self::of(runs, &open, setting, size, self.paper, stored, None)?;
                 Self { trace: name.filter(|_| link.is_some()), ..session }
             }
             Chosen::Model(path) => {
                 let link = Link { prompt: link.and_then(|link| link.prompt), ..Link::default() };
                 let mut session = Self::on_link(&Opened::at(&path)?, &link, &self.stored, size, self.paper)?;
                 // A link cannot name this model.
-                session.prompts.clear();
+                session.prompts = None;
                 session
             }
         };
@@ -203,17 +217,28 @@ impl Session {
         Ok(())
     }
 
+    /// Takes in the marks of a file.
+    fn open_marks(&mut self, path: &Path) -> Result<()> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let marks = Marks::parse(&read_text(path, LARGEST as u64)?, &name)?;
+        let text = format!("{name}: {}", marks.list());
+        effects::set_marks(&mut self.app, marks);
+        effects::say(&mut self.app, text);
+        self.dirty = true;
+        Ok(())
+    }
+
     /// Opens a lesson from a file beside the open run.
     fn open_lesson(&mut self, path: &Path, link: Option<&Link>) -> Result<()> {
-        let text = llama_trace_formats::files::read_text(path, LARGEST as u64)?;
+        let text = read_text(path, LARGEST as u64)?;
         let slug = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let lesson = parsed(&slug, &text)?;
+        let lesson = lessons::parsed(&slug, &text)?;
         if !self.runs.can_begin() {
             return Err(Error::usage("no lesson can be run next to a trace without its model")
                 .next("reload the page, and open the lesson on the built-in model"));
         }
         let scene = link.and_then(|link| link.scene);
-        let opened = resumed(lesson, &slug, scene, &self.stored)?;
+        let opened = lessons::resumed(lesson, &slug, scene, &self.stored)?;
         effects::open_lesson(&mut self.app, &mut self.runs, opened);
         self.dirty = true;
         Ok(())
@@ -224,8 +249,23 @@ impl Session {
         let Some(action) = action_of(&self.app, event) else { return };
         self.dirty = true;
         let stops = self.saving.is_some() && action == Action::Close && *self.app.mode() == Mode::Walk;
+        let saves_marks = action == Action::Submit && *self.app.mode() == Mode::Mark;
         let effect = if stops { Effect::Stop } else { update(&mut self.app, action) };
         self.execute(effect);
+        if saves_marks {
+            self.save_marks();
+        }
+    }
+
+    /// Saves all marks as a file.
+    fn save_marks(&mut self) {
+        let text = self.app.marks().text();
+        if text.is_empty() {
+            return effects::say(&mut self.app, "no place is marked yet: m and a letter marks one");
+        }
+        let (name, bytes) = (MARKS.to_owned(), text.into_bytes());
+        effects::say(&mut self.app, format!("saved as {name} · {} bytes; drop it here to open it", bytes.len()));
+        self.outcomes.push_back(Outcome::Download(name, bytes));
     }
 
     fn execute(&mut self, effect: Effect) {
@@ -255,7 +295,9 @@ impl Session {
             Effect::Begin(new) => {
                 let text = if let NewRun::Prompt(text) = &new { Some(text.clone()) } else { None };
                 effects::begin_run(app, runs, new);
-                self.prompts.extend(text.map(|text| (app.outline().run, text)));
+                if let (Some(prompts), Some(text)) = (&mut self.prompts, text) {
+                    prompts.insert(app.outline().run, text);
+                }
             }
             Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
             Effect::AppendScene => effects::say(
@@ -265,7 +307,10 @@ impl Session {
             Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
             Effect::Export => self.export(),
             Effect::Copy(text) => self.copy(&text),
-            Effect::SaveMarks => {}
+            Effect::SaveMarks => {
+                let marked = app.message().map(|message| message.text.clone()).unwrap_or_default();
+                effects::say(app, format!("{marked}; m and Enter saves the marks"));
+            }
             Effect::Draw => self.draw_picture(),
             Effect::Redraw => self.redraw(),
         }
@@ -334,7 +379,7 @@ impl Session {
                 self.outcomes.push_back(Outcome::Copy(link.text()));
             }
             None => {
-                let why = "no link can name a file that was opened here, a branch or an edited run";
+                let why = "no link can name a file that was opened here, a branch, an edited run, or more than 64 passes";
                 effects::say(&mut self.app, format!("{text} ({why})"));
             }
         }
@@ -351,14 +396,17 @@ impl Session {
         let place = app.place();
         let address = Address { run: None, ..Address::of(place.site(), place.step, &app.index()) };
         let view = (ScreenOption::View, app.view().name().to_owned());
-        let link = Link { at: Some(address), screen: vec![view], ..Link::default() };
+        let (sampling, precision) = (self.sampling, self.precision.clone());
+        let link = Link { at: Some(address), screen: vec![view], sampling, precision, ..Link::default() };
         let outline = app.outline();
         if outline.fork.is_some() {
             return None;
         }
         let trace = self.trace.clone().filter(|_| outline.run == Run::ITSELF);
-        let prompt = self.prompts.get(&outline.run).cloned();
-        (trace.is_some() || prompt.is_some()).then_some(Link { trace, prompt, ..link })
+        let prompt = self.prompts.as_ref().and_then(|prompts| prompts.get(&outline.run)).cloned();
+        let link = (trace.is_some() || prompt.is_some()).then_some(Link { trace, prompt, ..link })?;
+        // A link has a limited number of passes and characters.
+        Link::parse(&link.text()).is_ok().then_some(link)
     }
 
     /// Sets the background of the page.
@@ -471,105 +519,4 @@ impl Session {
 
 fn setting() -> Setting {
     Setting { chapters: CHAPTERS, tour: Some(TOUR), ..Setting::default() }
-}
-
-fn is_file(lesson: &str) -> bool {
-    lesson.ends_with(".md")
-}
-
-/// The program's lesson with this name.
-fn chapter(name: &str) -> Result<&'static Chapter> {
-    static FIRST: Chapter = TOUR;
-    let mut all = std::iter::once(&FIRST).chain(CHAPTERS.0);
-    all.find(|chapter| chapter.is_named(name)).ok_or_else(|| {
-        Error::usage("there is no such lesson")
-            .at("lesson= in the link")
-            .expected("tour, the number or the name of a chapter, or a file beside this page: lesson.md")
-            .found(format!("`{name}`"))
-            .next("C lists the chapters")
-    })
-}
-
-fn opened_lesson(
-    chapter: &Chapter,
-    scene: Option<usize>,
-    stored: &BTreeMap<String, String>,
-) -> Result<OpenLesson> {
-    resumed(parsed(chapter.slug, chapter.text)?, chapter.slug, scene, stored)
-}
-
-fn parsed(slug: &str, text: &str) -> Result<Lesson> {
-    Lesson::parse(slug, text).map_err(|problems| {
-        let error = Error::model("this is no lesson");
-        match problems.first() {
-            Some(problem) => error
-                .at(format!("{slug}.md:{}", problem.line))
-                .found(&problem.what)
-                .next("`llama-trace learn --check FILE` lists all problems of a lesson"),
-            None => error,
-        }
-    })
-}
-
-/// The lesson at the scene of the link (from 1), or where it was left.
-fn resumed(
-    lesson: Lesson,
-    slug: &str,
-    scene: Option<usize>,
-    stored: &BTreeMap<String, String>,
-) -> Result<OpenLesson> {
-    let count = lesson.scenes.len();
-    let known = stored.get(slug).map(|text| progress::read(text)).unwrap_or_default();
-    let resumes = scene.is_none();
-    let scene = match scene {
-        Some(scene) if scene > count => {
-            return Err(Error::usage(format!("the lesson has no scene {scene}"))
-                .at("scene= in the link")
-                .expected(format!("a number from 1 to {count}")));
-        }
-        Some(scene) => scene - 1,
-        None => known.scene.min(count.saturating_sub(1)),
-    };
-    Ok(OpenLesson { lesson, scene, answers: known.answers, presents: false, resumes })
-}
-
-/// What a set of files is.
-enum Chosen {
-    Model(PathBuf),
-    Trace(PathBuf),
-    Lesson(PathBuf),
-}
-
-/// The kind of the files, by their names.
-fn chosen(paths: &[PathBuf]) -> Result<Chosen> {
-    let named = |name: &str| paths.iter().find(|path| path.file_name().is_some_and(|own| own == name));
-    let ends = |suffix: &str| {
-        paths.iter().find(|path| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(suffix)))
-    };
-    let folder = |path: &PathBuf| path.parent().map(Path::to_owned).unwrap_or_default();
-    if let Some(config) = named("config.json").or(named("params.json")) {
-        return Ok(Chosen::Model(folder(config)));
-    }
-    if let Some(trace) = ends("trace") {
-        return Ok(Chosen::Trace(trace.clone()));
-    }
-    let weights = |path: &&PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        !(name.starts_with("tok") || name.ends_with(".tokenizer.bin"))
-    };
-    let bin = paths.iter().filter(|path| path.extension().is_some_and(|own| own == "bin")).find(weights);
-    if let Some(model) = ends("gguf").or(bin) {
-        return Ok(Chosen::Model(model.clone()));
-    }
-    if let Some(lesson) = ends("md") {
-        return Ok(Chosen::Lesson(lesson.clone()));
-    }
-    let names: Vec<_> =
-        paths.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy()).collect();
-    Err(Error::model("these files are neither a model nor a trace nor a lesson")
-        .expected(
-            "config.json, model.safetensors and tokenizer.json together; a .gguf file; a llama2.c .bin and its tokenizer.bin; a .trace; or a lesson .md",
-        )
-        .found(names.join(", "))
-        .next("drop all files of a model at once"))
 }

@@ -86,6 +86,57 @@ fn a_link_opens_its_place_and_is_copied() {
 }
 
 #[test]
+fn a_link_carries_sampling_and_precision() {
+    let link = "#prompt=A%20fox&passes=3&temperature=0.9&top-k=20&seed=5&precision=bf16";
+    let mut session = begin(link);
+    let screen = shows(&mut session, "bf16");
+    assert!(screen.contains("temperature 0.9"), "{screen}");
+    // The three passes are there without a key.
+    press(&mut session, &[".", "."]);
+    shows(&mut session, "pass 2");
+    let copied = session.link().unwrap();
+    assert_eq!(copied.precision.as_deref(), Some("bf16"));
+    assert!(copied.text().contains("temperature=0.9&top-k=20&seed=5"), "{}", copied.text());
+    // Another prompt of the same session is drawn in the same way.
+    press(&mut session, &["/", "p", "r", "o", "m", "p", "t", " ", "A", "Enter"]);
+    shows(&mut session, "r1");
+    let link = session.link().unwrap();
+    assert_eq!((link.prompt.as_deref(), link.sampling), (Some("A"), copied.sampling));
+}
+
+#[test]
+fn marks_become_a_file_that_opens_again() {
+    let mut session = begin("#at=p0/L1/softmax");
+    shows(&mut session, "min ");
+    press(&mut session, &["m", "Enter"]);
+    shows(&mut session, "no place is marked yet");
+    press(&mut session, &["m", "a"]);
+    shows(&mut session, "m and Enter saves the marks");
+    press(&mut session, &["g", "m", "b", "m", "Enter"]);
+    shows(&mut session, "saved as llama-trace.marks");
+    let saved = outcomes(&mut session).into_iter().find_map(|outcome| match outcome {
+        Outcome::Download(name, bytes) => Some((name, String::from_utf8(bytes).unwrap())),
+        _ => None,
+    });
+    let (name, text) = saved.unwrap();
+    assert_eq!(name, "llama-trace.marks");
+    assert!(text.starts_with("a p0/L1/softmax[") && text.contains("\nb p0/tokens"), "{text}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    let mut again = begin("");
+    shows(&mut again, "step 1 of");
+    again.open(std::slice::from_ref(&path), None);
+    shows(&mut again, "llama-trace.marks: a p0/L1/softmax");
+    press(&mut again, &["'", "a"]);
+    shows(&mut again, "min ");
+    std::fs::write(&path, "a nowhere\n").unwrap();
+    again.open(&[path], None);
+    shows(&mut again, "llama-trace.marks:1");
+}
+
+#[test]
 fn a_wrong_link_is_one_message_on_a_tracer_that_works() {
     for link in ["#trace=../x", "#lesson=none", "#at=p0/L99/xq", "#scene=0", "#lesson=16&scene=999"] {
         let mut session = begin(link);

@@ -14,6 +14,7 @@ use super::edited;
 use super::goto;
 use super::lesson_keys;
 use super::lesson_state::OpenLesson;
+use super::marks::Marks;
 use super::place::OpenAt;
 use super::report::Report;
 use super::runs::{Edited, NewRun, Runs};
@@ -230,6 +231,11 @@ fn is_run(outline: &Outline, wanted: &Edited) -> bool {
 pub fn list_edits(app: &mut App, runs: &mut Runs) {
     let list = EditList::new(&runs.outlines(), app.outline());
     report(app, Report::Edits(list));
+}
+
+/// Replaces the marks.
+pub fn set_marks(app: &mut App, marks: Marks) {
+    report(app, Report::Marks(marks));
 }
 
 /// Writes the marks into their file. Marks that other programs wrote into it meanwhile are kept.

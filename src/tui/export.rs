@@ -10,7 +10,7 @@ use ratatui::widgets::Widget;
 
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::npy::Npy;
-use llama_trace_core::trace::{Block, Region, Site, Source, source};
+use llama_trace_core::trace::{Block, InOrder, Region, Site, Source, source};
 use llama_trace_picture as picture;
 use llama_trace_picture::Format;
 
@@ -24,11 +24,9 @@ const TRIES: usize = 1000;
 #[derive(Debug)]
 pub struct Saving {
     site: Site,
-    shape: Vec<usize>,
+    order: InOrder,
     path: PathBuf,
     file: Npy,
-    /// Values written so far.
-    written: usize,
 }
 
 fn failed(path: &Path, error: std::io::Error) -> Error {
@@ -82,9 +80,8 @@ impl Saving {
     /// [`Error::Output`] if the file cannot be created.
     pub fn begin(site: Site, block: &Block, folder: &Path) -> Result<Self> {
         let (path, file) = free_file(folder, &site.to_string(), "npy")?;
-        let shape = block.shape.clone();
-        match Npy::begin(site.stage, &shape, file) {
-            Ok(file) => Ok(Self { site, shape, path, file, written: 0 }),
+        match Npy::begin(site.stage, &block.shape, file) {
+            Ok(file) => Ok(Self { site, order: InOrder::new(&block.shape), path, file }),
             Err(error) => {
                 drop(fs::remove_file(&path));
                 Err(failed(&path, error))
@@ -99,12 +96,12 @@ impl Saving {
 
     /// Number of values written so far.
     pub fn written(&self) -> usize {
-        self.written
+        self.order.taken()
     }
 
     /// The shape and the type of the values, as numpy prints them: "(4, 12, 12) float32".
     fn what(&self) -> String {
-        let lengths: Vec<_> = self.shape.iter().map(usize::to_string).collect();
+        let lengths: Vec<_> = self.order.shape().iter().map(usize::to_string).collect();
         // A tuple of one number has a comma.
         let comma = if lengths.len() == 1 { "," } else { "" };
         let dtype = match self.site.stage {
@@ -117,23 +114,12 @@ impl Saving {
 
     /// The written part in percent.
     pub fn percent(&self) -> usize {
-        self.written * 100 / self.count().max(1)
-    }
-
-    fn count(&self) -> usize {
-        self.shape.iter().product()
+        self.order.percent()
     }
 
     /// The region of the next value to write, which the next block must contain.
     pub fn next(&self) -> Region {
-        let mut rest = self.written;
-        let mut at = Vec::new();
-        for &length in self.shape.iter().rev() {
-            at.push(rest % length.max(1)..rest % length.max(1) + 1);
-            rest /= length.max(1);
-        }
-        at.reverse();
-        Region(at).within(&self.shape)
+        self.order.next()
     }
 
     /// Writes the next values, as far as `block` has them. After the last value, returns the path of the file.
@@ -141,20 +127,19 @@ impl Saving {
     /// # Errors
     /// [`Error::Output`] if the file cannot be written.
     pub fn write(&mut self, block: &Block) -> Result<Option<PathBuf>> {
-        while self.written < self.count()
-            && let Some(run) = block.run(self.written)
-        {
-            let values = block.frame.values().slice(run.clone());
-            self.file.write(self.written, values).map_err(|error| failed(&self.path, error))?;
-            self.written += run.len();
+        while let Some((first, values)) = self.order.take(block) {
+            self.file.write(first, values).map_err(|error| {
+                drop(fs::remove_file(&self.path));
+                failed(&self.path, error)
+            })?;
         }
-        Ok((self.written == self.count()).then(|| self.path.clone()))
+        Ok(self.order.is_done().then(|| self.path.clone()))
     }
 }
 
 impl Drop for Saving {
     fn drop(&mut self) {
-        if self.written < self.count() {
+        if !self.order.is_done() {
             // A failure here cannot be handled.
             drop(fs::remove_file(&self.path));
         }

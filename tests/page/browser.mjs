@@ -55,7 +55,7 @@ export class Browser {
   static async firefox() {
     const port = await freePort();
     const folder = mkdtempSync(join(tmpdir(), "page-firefox-"));
-    const args = ["--headless", "--no-remote", "--profile", folder, "--remote-debugging-port", String(port), "--width=960", "--height=720"];
+    const args = ["--headless", "--no-remote", "--profile", folder, "--remote-debugging-port", String(port), "--remote-allow-system-access", "--width=960", "--height=720"];
     const program = spawn("firefox-esr", args, { stdio: "ignore", env: { ...process.env, HOME: folder, MOZ_DISABLE_CONTENT_SANDBOX: "1" } });
     const close = async () => {
       const ended = new Promise((done) => program.once("exit", done));
@@ -114,19 +114,56 @@ export class Browser {
     await this.go(url);
   }
 
-  async resize(width, height) {
-    await this.send("browsingContext.setViewport", { context: this.context, viewport: { width, height } });
+  // `ratio` is the number of the screen's pixels for each pixel of the page, which a zoom changes.
+  async resize(width, height, ratio = 1) {
+    await this.send("browsingContext.setViewport", { context: this.context, viewport: { width, height }, devicePixelRatio: ratio });
+  }
+
+  // A command of Chromium's own protocol.
+  async chromium(method, params = {}) {
+    const { session } = await this.send("goog:cdp.getSession", { context: this.context });
+    return (await this.send("goog:cdp.sendCommand", { method, params, session })).result;
+  }
+
+  // The colour scheme of the system.
+  async scheme(name) {
+    if (this.name === "chromium") {
+      return this.chromium("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: name }] });
+    }
+    const { contexts } = await this.send("browsingContext.getTree", { "moz:scope": "chrome" });
+    const expression = `Services.prefs.setIntPref("layout.css.prefers-color-scheme.content-override", ${name === "dark" ? 0 : 1})`;
+    return this.send("script.evaluate", { expression, awaitPromise: false, target: { context: contexts[0].context } });
   }
 
   go(url) {
     return this.send("browsingContext.navigate", { context: this.context, url, wait: "complete" });
   }
 
-  // The value of a script in the page.
-  async run(script) {
-    const answer = await this.send("script.evaluate", { expression: script, awaitPromise: true, target: { context: this.context } });
+  async evaluate(script, options = {}) {
+    const answer = await this.send("script.evaluate", { expression: script, awaitPromise: true, target: { context: this.context }, ...options });
     if (answer.type === "exception") throw new Error(`${answer.exceptionDetails.text} in ${script.slice(0, 200)}`);
-    return answer.result.value;
+    return answer.result;
+  }
+
+  // The value of a script in the page.
+  async run(script, options) {
+    return (await this.evaluate(script, options)).value;
+  }
+
+  // Follows a link of the page without loading it again.
+  async follow(link) {
+    await this.run(`new Promise((done) => { addEventListener("hashchange", () => setTimeout(done), { once: true }); location.hash = ${JSON.stringify(link)}; })`);
+  }
+
+  // Chooses files of this machine in a field of the page.
+  async choose(selector, files) {
+    const { sharedId } = await this.evaluate(`document.querySelector(${JSON.stringify(selector)})`);
+    await this.send("input.setFiles", { context: this.context, element: { sharedId }, files });
+  }
+
+  // Puts a text on the clipboard.
+  async clipboard(text) {
+    await this.run(`{ const field = document.createElement("textarea"); document.body.append(field); field.value = ${JSON.stringify(text)}; field.select(); const done = document.execCommand("copy"); field.remove(); keys.focus(); if (!done) throw new Error("nothing is copied"); } 0`, { userActivation: true });
   }
 
   // The screen of the tracer as text, with or without the codes of a terminal's colours.
@@ -165,6 +202,14 @@ export class Browser {
   async click(x, y) {
     const actions = [{ type: "pointerMove", x, y }, { type: "pointerDown", button: 0 }, { type: "pointerUp", button: 0 }];
     await this.send("input.performActions", { context: this.context, actions: [{ type: "pointer", id: "mouse", actions }] });
+  }
+
+  // A finger that touches the screen at the first place and moves through the others.
+  async touch(...places) {
+    const [[x, y], ...rest] = places;
+    const moves = rest.map(([x, y]) => ({ type: "pointerMove", x, y, duration: 50 }));
+    const actions = [{ type: "pointerMove", x, y }, { type: "pointerDown", button: 0 }, ...moves, { type: "pointerUp", button: 0 }];
+    await this.send("input.performActions", { context: this.context, actions: [{ type: "pointer", id: "finger", parameters: { pointerType: "touch" }, actions }] });
   }
 
   async wheel(x, y, deltaY) {

@@ -188,6 +188,47 @@ fn a_wide_layer_and_a_wide_head_that_run_again_have_the_bits_of_the_pass() {
     }
 }
 
+/// Every stage of the prompt's pass and of two decode passes, and the tokens that are drawn. `pass` runs the next pass.
+fn passes<'m>(
+    model: &'m Model,
+    mut pass: impl FnMut(&mut Session<'m>, &mut dyn Probe) -> u32,
+) -> (HashMap<Site, Frame>, Vec<u32>) {
+    let mut session = Session::new(model, sampler()).unwrap();
+    session.begin(prompt(20), &[], 3).unwrap();
+    let (select, frames) = (Select::all(), RefCell::new(HashMap::new()));
+    let mut drawn = Vec::new();
+    while let Next::Pass(dims) = session.next() {
+        let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, frame));
+        drawn.push(pass(&mut session, &mut Recorder::new(model.sizes(), dims, &select, sink)));
+    }
+    (frames.into_inner(), drawn)
+}
+
+/// The web page runs a pass step by step.
+#[test]
+fn a_pass_in_steps_has_the_bits_of_the_whole_pass() {
+    for (name, model) in models(512) {
+        let (whole, drawn) = passes(&model, |session, probe| session.pass(probe).unwrap());
+        let (frames, again) = passes(&model, |session, probe| {
+            let mut steps = session.begin_steps(probe).unwrap();
+            let mut layers = 0;
+            loop {
+                match session.step(&mut steps, probe).unwrap() {
+                    None => layers += 1,
+                    Some(id) => {
+                        assert_eq!(layers, model.config.layers, "{name}");
+                        return id;
+                    }
+                }
+            }
+        });
+        assert_eq!((frames.len(), &again, again.len()), (whole.len(), &drawn, 3), "{name}");
+        for (site, frame) in &frames {
+            assert_same(frame, &whole[site], &format!("in steps, {name}"));
+        }
+    }
+}
+
 #[test]
 fn some_rows_of_a_wide_head_have_the_bits_of_all_of_them() {
     for (name, model) in models(512) {

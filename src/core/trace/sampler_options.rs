@@ -2,8 +2,9 @@
 
 use super::draw::Sampling;
 
-/// The options, for a message.
-const OPTIONS: &str = "temperature, top-k, top-p, min-p, typical-p, repetition-penalty, seed";
+/// The names of the options.
+pub const OPTIONS: [&str; 7] =
+    ["temperature", "top-k", "top-p", "min-p", "typical-p", "repetition-penalty", "seed"];
 
 impl Sampling {
     /// The setting with the options of `text` changed. The dashes may be left out: `temperature 1.5`. `greedy` sets the
@@ -22,8 +23,9 @@ impl Sampling {
                 self.temperature = 0.0;
                 continue;
             }
-            if !OPTIONS.split(", ").chain(["temp"]).any(|known| known == option) {
-                return Err(format!("`{word}` is not an option of the sampler: {OPTIONS} or greedy"));
+            if option != "temp" && !OPTIONS.contains(&option) {
+                let options = OPTIONS.join(", ");
+                return Err(format!("`{word}` is not an option of the sampler: {options} or greedy"));
             }
             let value = words
                 .next()
@@ -32,7 +34,10 @@ impl Sampling {
         }
         match found {
             true => Ok(self),
-            false => Err(format!("the sampler's options are expected, as temperature 1.5: {OPTIONS}")),
+            false => {
+                let options = OPTIONS.join(", ");
+                Err(format!("the sampler's options are expected, as temperature 1.5: {options}"))
+            }
         }
     }
 

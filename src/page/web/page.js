@@ -14,31 +14,34 @@ const COLUMN = 8;
 const ADVANCE = 1233 / 2048;
 // The distance of the baseline from the top of a row, in rows.
 const BASELINE = 15 / 20;
-// A file of more bytes does not fit into the page's memory next to the model.
-const LARGEST = 2 ** 31 - 2 ** 28;
 const STORED = "llama-trace/lesson/";
 
 let worker = null;
+// The sizes of a cell and of the screen that is painted.
 let cell = { width: 8, height: 16, font: 13 };
 let size = { columns: 0, rows: 0 };
 
-function measure() {
+// The screen that fits into the window. It is painted once its cells come, so that the old one stays until then.
+function measured() {
   const ratio = devicePixelRatio || 1;
   const box = $("tracer").getBoundingClientRect();
   const width = Math.floor(box.width * ratio);
   const height = Math.floor(box.height * ratio);
   // On a narrow screen the letters are smaller, so that the smallest screen fits.
   const column = Math.max(3, Math.min(Math.round(COLUMN * ratio), Math.floor(width / SMALLEST.columns)));
+  const columns = Math.max(SMALLEST.columns, Math.min(500, Math.floor(width / column)));
+  const rows = Math.max(SMALLEST.rows, Math.min(200, Math.floor(height / (column * 2))));
+  return { columns, rows, column, ratio };
+}
+
+function resize({ columns, rows, column, ratio }) {
+  size = { columns, rows };
   cell = { width: column, height: column * 2, font: column / ADVANCE };
-  const columns = Math.max(SMALLEST.columns, Math.min(500, Math.floor(width / cell.width)));
-  const rows = Math.max(SMALLEST.rows, Math.min(200, Math.floor(height / cell.height)));
   canvas.width = columns * cell.width;
   canvas.height = rows * cell.height;
   canvas.style.width = `${canvas.width / ratio}px`;
   canvas.style.height = `${canvas.height / ratio}px`;
   paint.textBaseline = "alphabetic";
-  size = { columns, rows };
-  return size;
 }
 
 const text = new TextDecoder();
@@ -114,13 +117,14 @@ function stored() {
   }
 }
 
+// Fetches a file beside the page for the link. Another link may be followed meanwhile.
 async function fetched(name) {
+  const link = location.hash;
   try {
     const answer = await fetch(`./${encodeURIComponent(name)}`, { redirect: "error" });
     if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-    const bytes = await answer.arrayBuffer();
-    if (bytes.byteLength > LARGEST) throw new Error(`it has ${bytes.byteLength} bytes, and at most ${LARGEST} fit`);
-    worker.postMessage({ kind: "files", files: [{ name, bytes }], link: location.hash }, [bytes]);
+    const file = await answer.blob();
+    if (location.hash === link) worker.postMessage({ kind: "files", files: [{ name, file }], link });
   } catch (error) {
     worker.postMessage({ kind: "fail", text: `${name} cannot be fetched from the folder of this page: ${error.message}` });
   }
@@ -133,9 +137,10 @@ const does = {
     $("note").hidden = true;
     $("tracer").hidden = $("bar").hidden = false;
     keys.focus();
-    worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, ...measure() });
+    worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, screen: measured() });
   },
-  cells({ cells }) {
+  cells({ cells, screen }) {
+    if (screen) resize(screen);
     show(cells);
     // For tests: the number of drawings, and the times of the first and the last one.
     const { dataset } = document.documentElement;
@@ -211,8 +216,9 @@ keys.addEventListener("paste", (event) => {
   worker.postMessage({ kind: "paste", text: event.clipboardData.getData("text/plain").slice(0, 1 << 20) });
 });
 addEventListener("focus", () => keys.focus());
+// A tap does not open the keyboard on a screen; a button does.
 document.addEventListener("pointerup", (event) => {
-  if (!event.target.closest("#bar, #note")) keys.focus({ preventScroll: true });
+  if (event.pointerType !== "touch" && !event.target.closest("#bar, #note")) keys.focus({ preventScroll: true });
 });
 
 const place = (event) => {
@@ -230,6 +236,8 @@ let finger = null;
 canvas.addEventListener("pointerdown", (event) => {
   if (event.button !== 0) return;
   event.preventDefault();
+  // Two fingers zoom the page.
+  if (!event.isPrimary) return void (finger = null);
   canvas.setPointerCapture(event.pointerId);
   if (event.pointerType === "touch") finger = { x: event.clientX, y: event.clientY, moved: false };
   else mouse(0, event);
@@ -273,23 +281,36 @@ canvas.addEventListener("wheel", (event) => {
   }
 }, { passive: false });
 
-// Files are read here and handed to the worker. Nothing is uploaded.
-async function take(list) {
-  const files = [];
-  const all = [...list];
-  const total = all.reduce((sum, file) => sum + file.size, 0);
-  if (total > LARGEST) {
-    const names = all.map((file) => file.name).join(", ");
-    worker.postMessage({ kind: "fail", text: `${names}: ${total} bytes do not fit into this page, which holds at most ${LARGEST}; use llama-trace in a terminal` });
-    return;
+// The worker reads the files. Nothing is uploaded. A file of a folder has the folder's name before its own.
+function take(files) {
+  if (files.length) worker.postMessage({ kind: "files", files, link: null });
+}
+const named = (file) => ({ name: file.name, file });
+
+// The files of a folder, without its folders. Weights that are there in several formats are read once.
+async function within(folder) {
+  const reader = folder.createReader();
+  const all = [];
+  // Each call gives a part of the entries, the last one none.
+  for (;;) {
+    const part = await new Promise((done, failed) => reader.readEntries(done, failed));
+    if (part.length === 0) break;
+    all.push(...part.filter((entry) => entry.isFile && !entry.name.startsWith(".")));
   }
-  try {
-    for (const file of all) files.push({ name: file.name, bytes: await file.arrayBuffer() });
-  } catch (error) {
-    worker.postMessage({ kind: "fail", text: `the files cannot be read: ${error.message}` });
-    return;
-  }
-  worker.postMessage({ kind: "files", files, link: null }, files.map((file) => file.bytes));
+  const twice = all.some(({ name }) => name.endsWith(".safetensors")) ? /\.(bin|pth?|gguf|onnx|h5|msgpack)$/i : /^$/;
+  const wanted = all.filter(({ name }) => !twice.test(name));
+  const read = ({ name }, file) => ({ name: `${folder.name}/${name}`, file });
+  return Promise.all(wanted.map((entry) => new Promise((done, failed) => entry.file((file) => done(read(entry, file)), failed))));
+}
+
+// The files of a drop. Its entries can only be asked for before the first wait.
+async function dropped(data) {
+  const files = [...data.files].map(named);
+  const folders = [...data.items].map((item) => item.webkitGetAsEntry?.()).filter((entry) => entry?.isDirectory);
+  if (folders.length === 0) return files;
+  const names = folders.map((folder) => folder.name);
+  const inside = await Promise.all(folders.map(within));
+  return [...files.filter((file) => !names.includes(file.name)), ...inside.flat()];
 }
 addEventListener("dragover", (event) => {
   event.preventDefault();
@@ -299,14 +320,19 @@ addEventListener("dragleave", () => document.body.classList.remove("drop"));
 addEventListener("drop", (event) => {
   event.preventDefault();
   document.body.classList.remove("drop");
-  if (event.dataTransfer.files.length) take(event.dataTransfer.files);
+  dropped(event.dataTransfer).then(take).catch((error) => {
+    worker.postMessage({ kind: "fail", text: `the folder cannot be read: ${error.message}` });
+  });
 });
 $("open").addEventListener("click", () => $("files").click());
 $("files").addEventListener("change", (event) => {
-  if (event.target.files.length) take(event.target.files);
+  take([...event.target.files].map(named));
   event.target.value = "";
   keys.focus();
 });
+$("files").addEventListener("cancel", () => keys.focus());
+// A button takes no keys from the tracer.
+$("bar").addEventListener("mousedown", (event) => event.preventDefault());
 for (const button of document.querySelectorAll("[data-key]")) {
   button.addEventListener("click", () => press(button.dataset.key));
 }
@@ -317,18 +343,24 @@ $("again").addEventListener("click", () => {
 });
 
 let waits = 0;
-new ResizeObserver(() => {
+function resized() {
   clearTimeout(waits);
   waits = setTimeout(() => {
-    if ($("tracer").hidden) return;
-    worker.postMessage({ kind: "resize", ...measure() });
+    if (!$("tracer").hidden) worker.postMessage({ kind: "resize", screen: measured() });
   }, 50);
-}).observe($("tracer"));
+}
+new ResizeObserver(resized).observe($("tracer"));
+// The size in pixels also changes on a zoom, and on another screen.
+function watch() {
+  const resolution = matchMedia(`(resolution: ${devicePixelRatio}dppx)`);
+  resolution.addEventListener("change", () => (resized(), watch()), { once: true });
+}
+watch();
 light.addEventListener("change", () => worker.postMessage({ kind: "paper", light: light.matches }));
-addEventListener("hashchange", () => worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, ...measure() }));
+addEventListener("hashchange", () => worker.postMessage({ kind: "begin", link: location.hash, stored: stored(), light: light.matches, screen: measured() }));
 
 if (location.protocol === "file:") {
-  note("The browser does not let a page from a file load the tracer.", false);
+  note("This page was opened from a file.", false);
 } else {
   for (const part of document.querySelectorAll(".local")) part.hidden = true;
   start();

@@ -6,6 +6,8 @@ const MODULE = "llama-trace.wasm.gz";
 const KINDS = ["copy", "download", "keep", "fetch", "read"];
 let tracer = null;
 let begun = false;
+// A new size of the screen, for the page that paints its first cells.
+let resized = null;
 // The message of a panic. The module cannot go on after one.
 let panic = "";
 
@@ -14,19 +16,13 @@ const encoder = new TextEncoder();
 const read = (place, length) => decoder.decode(new Uint8Array(tracer.memory.buffer, place, length));
 const copied = (place, length) => new Uint8Array(tracer.memory.buffer, place, length).slice();
 
-// Writes bytes into the module's input. Its memory may move when it grows, so it is looked up afterwards.
-function give(...parts) {
-  const length = parts.reduce((sum, part) => sum + part.length, 0);
-  const place = tracer.room(length) >>> 0;
-  if (place === 0) return false;
-  let at = place;
-  for (const part of parts) {
-    new Uint8Array(tracer.memory.buffer, at, part.length).set(part);
-    at += part.length;
-  }
-  return true;
+// Writes a text into the module's input. Its memory may move when it grows, so it is looked up afterwards.
+function say(text) {
+  const bytes = encoder.encode(text);
+  const place = tracer.room(bytes.length) >>> 0;
+  if (place === 0) throw new Error(`there is no memory for a text of ${bytes.length} bytes`);
+  new Uint8Array(tracer.memory.buffer, place, bytes.length).set(bytes);
 }
-const say = (text) => give(encoder.encode(text));
 
 const imports = {
   page: {
@@ -88,7 +84,8 @@ function draw() {
   const length = tracer.draw();
   if (length > 0) {
     const cells = copied(tracer.cells_place(), length).buffer;
-    postMessage({ kind: "cells", cells }, [cells]);
+    postMessage({ kind: "cells", cells, screen: resized }, [cells]);
+    resized = null;
   }
   outcomes();
 }
@@ -115,14 +112,65 @@ function work() {
   else if (wait > 0) timer = setTimeout(() => guarded(work), wait);
 }
 
+function message(text, failure) {
+  say(text);
+  tracer.message(failure);
+  soon();
+}
+
+// Bytes of a file that are read at once.
+const PART = 2 ** 24;
+// The memory of a module, and the longest buffer in it.
+const MEMORY = 2 ** 32;
+const LONGEST = 2 ** 31 - 1;
+let taking = Promise.resolve();
+
+// Reads files into the module's memory, and opens them. The memory for all of them is reserved first.
+async function take({ files, link }) {
+  try {
+    const places = [];
+    for (const { name, file } of files) {
+      const place = file.size > LONGEST ? 0 : tracer.reserve(file.size) >>> 0;
+      if (place === 0) {
+        const used = tracer.memory.buffer.byteLength;
+        const limit = file.size > LONGEST ? `a file may have ${LONGEST} bytes in this page` : `this page has ${MEMORY} bytes of memory, of which ${used} are in use`;
+        throw new Error(`${name}: its ${file.size} bytes do not fit: ${limit}; use llama-trace in a terminal`);
+      }
+      places.push(place);
+    }
+    for (const [number, { name, file }] of files.entries()) {
+      if (file.size > PART) message(`reading ${name}`, false);
+      for (let at = 0; at < file.size; at += PART) {
+        const part = new Uint8Array(await file.slice(at, at + PART).arrayBuffer());
+        new Uint8Array(tracer.memory.buffer, places[number] + at, part.length).set(part);
+      }
+    }
+  } catch (error) {
+    return guarded(() => {
+      tracer.abandon();
+      message(error instanceof DOMException ? `the files cannot be read: ${error.message}` : error.message, true);
+    });
+  }
+  guarded(() => {
+    for (const { name } of files) {
+      say(name);
+      tracer.file();
+    }
+    say(link ?? "");
+    tracer.open(link !== null);
+    soon();
+  });
+}
+
 const does = {
-  begin({ link, stored, columns, rows, light }) {
+  begin({ link, stored, screen, light }) {
+    resized = screen;
     for (const text of stored) {
       say(text);
       tracer.store();
     }
     say(link);
-    begun = tracer.begin(columns, rows, light);
+    begun = tracer.begin(screen.columns, screen.rows, light);
     if (!begun) throw new Error("the built-in model cannot be opened");
   },
   key({ key, modifiers }) {
@@ -136,29 +184,20 @@ const does = {
     say(text);
     tracer.paste();
   },
-  resize({ columns, rows }) {
-    tracer.resize(columns, rows);
+  resize({ screen }) {
+    resized = screen;
+    tracer.resize(screen.columns, screen.rows);
     tracer.redraw();
   },
   paper({ light }) {
     tracer.set_paper(light);
   },
   fail({ text }) {
-    say(text);
-    tracer.fail();
+    message(text, true);
   },
-  files({ files, link }) {
-    for (const { name, bytes } of files) {
-      const named = encoder.encode(name);
-      if (!give(named, new Uint8Array(bytes))) {
-        say(`${name}: there is no memory for its ${bytes.byteLength} bytes`);
-        tracer.fail();
-        return;
-      }
-      tracer.file(named.length);
-    }
-    say(link ?? "");
-    tracer.open(link !== null);
+  // One set of files after the other.
+  files(set) {
+    taking = taking.then(() => take(set));
   },
   // For tests: the screen as text.
   screen({ styled }) {

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::super::text_file::TextFile;
-use super::{Mark, Marks, is_letter};
-use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::Address;
+use super::{Mark, Marks, is_for_people, read};
+use llama_trace_core::error::Result;
 
 const FILE: TextFile = TextFile { content: "the marks", name: "a file of marks", option: "--marks FILE" };
 
@@ -25,36 +24,15 @@ impl File {
     }
 }
 
-impl Mark {
-    /// The mark's line in the file.
-    fn line(&self, letter: char) -> String {
-        let Self { address, words } = self;
-        let space = if words.is_empty() { "" } else { " " };
-        format!("{letter} {address}{space}{words}")
-    }
-}
-
 impl Marks {
     /// The marks in the file at `path`. The file need not exist; the first mark creates it.
     ///
     /// # Errors
     /// [`Error::Usage`] with the line that is not a mark, or with the reason why the file cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
+        let text = FILE.read(path)?.unwrap_or_default();
         let file = File { path: Some(path.to_owned()), ..File::default() };
-        let mut marks = Self { file, ..Self::default() };
-        for (number, line) in (1..).zip(FILE.read(path)?.unwrap_or_default().lines()) {
-            if is_for_people(line) {
-                continue;
-            }
-            let (letter, mark) = read(line).map_err(|wrong| {
-                Error::usage("this line is not a mark")
-                    .at(format!("{}:{number}", path.display()))
-                    .expected("a letter, a space and an address: a p0/L1/softmax[h=2,t=5,k=1]")
-                    .found(wrong)
-            })?;
-            marks.all.insert(letter, mark);
-        }
-        Ok(marks)
+        Ok(Self { file, ..Self::parse(&text, &path.display().to_string())? })
     }
 
     /// Writes the file atomically, if there is one. Other programs may have written it meanwhile. Only the marks that
@@ -118,29 +96,9 @@ fn merged(text: &str, mut changed: BTreeMap<char, &Mark>) -> String {
     out
 }
 
-/// Returns whether a line is a comment or blank.
-fn is_for_people(line: &str) -> bool {
-    line.trim().is_empty() || line.starts_with('#')
-}
-
 /// The mark in a line; none if the line is not a mark.
 fn mark_in(line: &str) -> Option<(char, Mark)> {
     if is_for_people(line) { None } else { read(line).ok() }
-}
-
-fn read(line: &str) -> std::result::Result<(char, Mark), String> {
-    let mut parts = line.splitn(3, ' ');
-    let (letter, address) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let words = parts.next().unwrap_or_default().trim().to_owned();
-    let mut letters = letter.chars();
-    let (Some(letter), None) = (letters.next().filter(|c| is_letter(*c)), letters.next()) else {
-        return Err(format!("`{letter}` instead of a letter"));
-    };
-    if address.is_empty() {
-        return Err("no address".to_owned());
-    }
-    Address::parse(address).map_err(|wrong| format!("`{address}`: {wrong}"))?;
-    Ok((letter, Mark { address: address.to_owned(), words }))
 }
 
 #[cfg(test)]

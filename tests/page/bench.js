@@ -1,0 +1,59 @@
+// A worker that measures the page's module: tokens per second of the built-in model or of a file, and of the passes that
+// the tracer runs. It is served beside the page, so it has the page's module and its policy.
+"use strict";
+
+const encoder = new TextEncoder();
+let tracer = null;
+const imports = {
+  page: {
+    now: () => performance.timeOrigin + performance.now(),
+    random: () => crypto.getRandomValues(new Uint32Array(1))[0],
+    failed: (place, length) => console.error(new TextDecoder().decode(new Uint8Array(tracer.memory.buffer, place, length))),
+  },
+};
+
+function say(text) {
+  const bytes = encoder.encode(text);
+  new Uint8Array(tracer.memory.buffer, tracer.room(bytes.length) >>> 0, bytes.length).set(bytes);
+}
+
+// Works until nothing is left to do, without drawing.
+function work() {
+  for (let turn = 0; turn < 1e6 && tracer.work() === 0; turn++);
+}
+
+function press(...keys) {
+  for (const key of keys) {
+    say(key);
+    tracer.key(0);
+  }
+  work();
+}
+
+const screen = () => new TextDecoder().decode(new Uint8Array(tracer.memory.buffer, tracer.screen_text(), tracer.screen(false)));
+
+onmessage = async ({ data: { file, count, link } }) => {
+  const packed = await fetch("llama-trace.wasm.gz");
+  const bytes = new Response(packed.body.pipeThrough(new DecompressionStream("gzip")), { headers: { "Content-Type": "application/wasm" } });
+  tracer = (await WebAssembly.instantiateStreaming(bytes, imports)).instance.exports;
+  say(link);
+  tracer.begin(120, 40, false);
+  work();
+  if (file) {
+    const contents = new Uint8Array(await file.arrayBuffer());
+    const place = tracer.reserve(contents.length) >>> 0;
+    new Uint8Array(tracer.memory.buffer, place, contents.length).set(contents);
+    say(file.name);
+    tracer.file();
+    say("");
+    tracer.open(false);
+    work();
+  }
+  const times = [];
+  for (let token = 0; token < count; token++) {
+    const begun = performance.now();
+    press("t");
+    times.push(performance.now() - begun);
+  }
+  postMessage({ times, screen: screen() });
+};
