@@ -8,6 +8,7 @@
 mod branches;
 mod explanation;
 mod lens;
+mod patch;
 mod token_logprobs;
 
 use std::ops::Range;
@@ -22,6 +23,7 @@ use super::serve::{Member, Progress, Reply, Serves, lock};
 use super::store::Store;
 use super::token_pieces::token_pieces;
 use branches::Branches;
+use patch::Patches;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
 use llama_trace_core::trace::draw::{Draw, DrawAt};
@@ -53,6 +55,7 @@ pub(super) struct Worker<'m> {
     tokenizer: Option<Arc<dyn Tokenizer>>,
     /// The pass that is under way between two steps.
     steps: Option<PassInSteps>,
+    patches: Patches<'m>,
 }
 
 /// A finished pass.
@@ -113,6 +116,7 @@ impl Serves for Worker<'_> {
             Query::Units(at) => self.units(at).map(Arc::new).map(Answer::Units),
             Query::Writes(at) => self.writes(at).map(Answer::Writes),
             Query::TokenLogprobs(at) => self.token_logprobs(at).map(Answer::TokenLogprobs),
+            Query::Patch(at) => self.patch(at).map(Answer::Patch),
             Query::TokenPieces(site) => {
                 self.dims(*site)?;
                 token_pieces(self.tokenizer.as_deref(), &self.passes[site.pass].ids)
@@ -173,6 +177,7 @@ impl<'m> Worker<'m> {
             branches: Branches::new(run),
             tokenizer,
             steps: None,
+            patches: Patches::default(),
         }
     }
 
