@@ -257,6 +257,7 @@ impl Session {
                 effects::begin_run(app, runs, new);
                 self.prompts.extend(text.map(|text| (app.outline().run, text)));
             }
+            Effect::Patch(clean) => effects::patch(app, runs, clean),
             Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
             Effect::AppendScene => effects::say(
                 app,

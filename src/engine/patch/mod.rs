@@ -72,12 +72,7 @@ impl<'m> Patcher<'m> {
     ///
     /// # Errors
     /// The errors of [`Patcher::new`].
-    pub fn held(
-        held: Held<'m, Model>,
-        ids: &[u32],
-        donor: Option<&[u32]>,
-        stages: &[Stage],
-    ) -> Result<Self> {
+    pub fn held(held: Held<'m, Model>, ids: &[u32], donor: Option<&[u32]>, stages: &[Stage]) -> Result<Self> {
         let model = &*held;
         let prompts: Vec<&[u32]> = donor.into_iter().chain([ids]).collect();
         for prompt in &prompts {

@@ -23,7 +23,6 @@ use super::serve::{Member, Progress, Reply, Serves, lock};
 use super::store::Store;
 use super::token_pieces::token_pieces;
 use branches::Branches;
-use patch::Patches;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
 use llama_trace_core::trace::draw::{Draw, DrawAt};
@@ -39,6 +38,7 @@ use llama_trace_engine::generate::{Next, Session};
 use llama_trace_engine::model::pass::PassInSteps;
 use llama_trace_engine::model::{forward, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
+use patch::Patches;
 
 /// Runs passes, and recomputes parts of them.
 pub(super) struct Worker<'m> {

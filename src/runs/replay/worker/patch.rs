@@ -55,9 +55,8 @@ impl<'m> Worker<'m> {
             return Ok(known.clone());
         }
         let ids = &self.passes[dims.pass].ids;
-        let is_same = |current: &Current<'m>| {
-            (&current.ids, &current.clean, current.map) == (ids, &at.clean, at.map)
-        };
+        let is_same =
+            |current: &Current<'m>| (&current.ids, &current.clean, current.map) == (ids, &at.clean, at.map);
         // The runs of the previous map are dropped before the new ones need memory.
         let current = self.patches.current.take().filter(is_same);
         let mut current = match current {
@@ -81,7 +80,8 @@ impl<'m> Current<'m> {
                 .next("run `llama-trace patch` with these edits: there, s0 is the clean run and s1 the corrupted one"));
         }
         let stages = [at.map.stage()];
-        let (bytes, most) = (Patcher::bytes(&model.config, ids.len(), 2, &stages), lock(store).budget() / SHARE);
+        let (bytes, most) =
+            (Patcher::bytes(&model.config, ids.len(), 2, &stages), lock(store).budget() / SHARE);
         if bytes > most {
             return Err(Error::prompt("there is no memory for the values of both runs")
                 .expected(format!("at most {most} bytes"))
@@ -94,8 +94,7 @@ impl<'m> Current<'m> {
         let (clean, corrupted) = (patcher.donor_logits(), patcher.logits());
         let (answer, wrong) = (most_likely(clean), most_likely(corrupted));
         // A metric with equal values has no effects. The other metrics may have some.
-        let measures =
-            Metric::ALL.map(|metric| Measure::new(metric, (answer, wrong), clean, corrupted).ok());
+        let measures = Metric::ALL.map(|metric| Measure::new(metric, (answer, wrong), clean, corrupted).ok());
         let values = measures.each_ref().map(|measure| measure.as_ref().map(Measure::ends));
         let ends = PatchEnds { answer, wrong, values };
         let (ids, clean, map) = (ids.to_vec(), Arc::clone(&at.clean), at.map);
