@@ -90,6 +90,7 @@ const EDGES: &[(&str, Modules)] = &[
                     "generate",
                     "model",
                     "ops",
+                    "patch",
                     "record",
                     "stop",
                     "tokenizer",

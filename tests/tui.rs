@@ -34,6 +34,8 @@ mod moving;
 mod numbers;
 #[path = "tui/opening.rs"]
 mod opening;
+#[path = "tui/patch.rs"]
+mod patch;
 #[path = "tui/pictures.rs"]
 mod pictures;
 #[path = "tui/random.rs"]

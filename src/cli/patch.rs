@@ -15,7 +15,7 @@ use super::{MetricName, NOT_A_NUMBER, PatchArgs, PatchFormat, PatchPart, output,
 use llama_trace_core::error::{Error, Result, shortened};
 use llama_trace_core::trace::{PassDims, Sizes, Stage, TokenLabel};
 use llama_trace_engine::model::Model;
-use llama_trace_engine::patch::{Measure, Metric, Patcher, Place};
+use llama_trace_engine::patch::{Measure, Metric, PatchMap, Patcher, Place, most_likely};
 use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_runs::begin::edits::{Reading, with};
 
@@ -96,7 +96,8 @@ fn measured(args: &PatchArgs) -> Result<Report> {
     let model = with_edits(args, &model, tokenizer.as_ref(), &prompts)?;
     edits::report(&model, tokenizer.as_deref(), prompts.first(), None)?;
 
-    let stages: Vec<Stage> = args.parts.iter().map(|part| part.stage()).collect();
+    let stage = |part: &PatchPart| part.map().map_or(Stage::FfnHidden, PatchMap::stage);
+    let stages: Vec<Stage> = args.parts.iter().map(stage).collect();
     let [clean, corrupted] = &prompts;
     let mut patcher = Patcher::new(&model, &corrupted.ids, Some(&clean.ids), &stages)?;
     let answers = [patcher.donor_logits(), patcher.logits()].map(most_likely);
@@ -113,8 +114,8 @@ fn measured(args: &PatchArgs) -> Result<Report> {
         if maps.iter().any(|(other, _)| *other == part) {
             continue;
         }
-        let effects = match part {
-            PatchPart::Neurons => {
+        let effects = match part.map() {
+            None => {
                 let mut effects: Vec<_> = (patcher.direct(Stage::FfnHidden, ids)?.into_iter())
                     .map(|(place, direct)| Effect { place, value: f64::NAN, direct: Some(direct) })
                     .collect();
@@ -123,7 +124,7 @@ fn measured(args: &PatchArgs) -> Result<Report> {
                 effects.truncate(args.top);
                 effects
             }
-            part => part
+            Some(map) => map
                 .places(&sizes, corrupted.ids.len())
                 .map(|place| Effect { place, value: f64::NAN, direct: None })
                 .collect(),
@@ -181,12 +182,6 @@ fn check_lengths([clean, corrupted]: &[Vec<TokenLabel>; 2]) -> Result<()> {
         .next("change the words in which the prompts differ; `llama-trace tokenize TEXT` shows the tokens"))
 }
 
-/// The id of the most likely token; of equals the first.
-fn most_likely(logits: &[f32]) -> u32 {
-    let best = (0..logits.len()).reduce(|best, id| if logits[id] > logits[best] { id } else { best });
-    best.unwrap_or(0) as u32
-}
-
 /// The token of `--answer` or `--wrong`: an id, or a text that is one token.
 fn token_id(given: &str, tokenizer: Option<&dyn Tokenizer>, vocab: usize) -> Result<u32> {
     let wrong = |found: String| {
@@ -217,44 +212,22 @@ impl MetricName {
 }
 
 impl PatchPart {
-    /// The stage that is patched.
-    pub(super) fn stage(self) -> Stage {
+    /// Its map; none for the list of neurons.
+    fn map(self) -> Option<PatchMap> {
         match self {
-            Self::Residual => Stage::FfnResidual,
-            Self::Attn => Stage::AttnOutput,
-            Self::Ffn => Stage::FfnDown,
-            Self::Heads => Stage::AttnHeads,
-            Self::Neurons => Stage::FfnHidden,
+            Self::Residual => Some(PatchMap::Residual),
+            Self::Attn => Some(PatchMap::Attn),
+            Self::Ffn => Some(PatchMap::Ffn),
+            Self::Heads => Some(PatchMap::Heads),
+            Self::Neurons => None,
         }
-    }
-
-    /// The places of its map, row by row.
-    pub(super) fn places(self, sizes: &Sizes, tokens: usize) -> impl Iterator<Item = Place> {
-        let (stage, heads) = (self.stage(), sizes.heads);
-        let embedding = (self == Self::Residual).then_some((None, Stage::Embedding));
-        let layers = (0..sizes.layers).map(move |layer| (Some(layer), stage));
-        let by_head = self == Self::Heads;
-        let rows = embedding.into_iter().chain(layers);
-        rows.flat_map(move |(layer, stage)| {
-            (0..if by_head { heads } else { tokens }).map(move |index| Place {
-                stage,
-                layer,
-                token: (!by_head).then_some(index),
-                unit: by_head.then_some(index),
-            })
-        })
     }
 
     /// A line that says what is patched.
     fn title(self) -> &'static str {
-        match self {
-            Self::Residual => "residual: the residual stream of one token, before the layers and after each",
-            Self::Attn => "attn: the output of attention (attn_output) of one token",
-            Self::Ffn => "ffn: the output of the feed-forward network (ffn_down) of one token",
-            Self::Heads => "heads: the output of one head (attn_heads), for all tokens",
-            Self::Neurons => {
-                "neurons: one neuron (ffn_hidden), for all tokens; those with the largest direct effect"
-            }
-        }
+        self.map().map_or(
+            "neurons: one neuron (ffn_hidden), for all tokens; those with the largest direct effect",
+            PatchMap::title,
+        )
     }
 }

@@ -299,6 +299,7 @@ impl Session {
                     prompts.insert(app.outline().run, text);
                 }
             }
+            Effect::Patch(clean) => effects::patch(app, runs, clean),
             Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
             Effect::AppendScene => effects::say(
                 app,

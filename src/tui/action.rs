@@ -281,7 +281,7 @@ bindings! {
     Walk Play [c('A')] 0 "" "play: repeat the last key that moved (n, N, ], . and similar keys); + is faster, - is slower, any other key stops";
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
-    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), step 24, p1, s1, p0/L1/softmax[h=2,t=5,k=1], or a weight: L1/wq[o=5,i=17]; omitted parts stay as they are; a few letters, a head (h2) or a token's text find a place too: soft upon h2; commands: /prompt A fox (run another text), /without L0/h2 (switch a part off), /edit L1/softmax[h=0] = 0 (change values), /token 3 = dog (another token), /edits (list of edits), /compare h=2 (side by side)";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), step 24, p1, s1, p0/L1/softmax[h=2,t=5,k=1], or a weight: L1/wq[o=5,i=17]; omitted parts stay as they are; a few letters, a head (h2) or a token's text find a place too: soft upon h2; commands: /prompt A fox (run another text), /without L0/h2 (switch a part off), /edit L1/softmax[h=0] = 0 (change values), /token 3 = dog (another token), /edits (list of edits), /compare h=2 (side by side), /patch A fox (which places carry the answer of this other text)";
     Walk Earlier [alt(KeyCode::Left)] 0 "" "back to the previous place";
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
     Walk Mark [c('m')] 0 "" "m and a letter: mark this place; --marks FILE keeps the marks in a file, without it they last until the program ends";

@@ -26,6 +26,7 @@ use super::lesson_values::Facts;
 use super::marks::Marks;
 use super::notes_state::NotesState;
 use super::panel_state::{Focus, PanelState};
+use super::patch_state::{Jump, PatchState};
 use super::place::{Place, Walk};
 use super::playback::Playback;
 use super::progress::Progress;
@@ -85,6 +86,9 @@ pub struct App {
     pub(super) marks: Marks,
     pub(super) sampler: SamplerTrial,
     pub(super) strip: StripValues,
+    pub(super) patch: PatchState,
+    /// The last jump from a view to the place under its cursor.
+    pub(super) jump: Option<Jump>,
     /// The open lesson.
     pub(super) lesson: Option<LessonState>,
     /// The lesson that was left last, to continue it.
@@ -128,6 +132,8 @@ impl App {
             marks: Marks::default(),
             sampler: SamplerTrial::default(),
             strip: StripValues::default(),
+            patch: PatchState::default(),
+            jump: None,
             lesson: None,
             left: None,
             hidden: None,

@@ -5,7 +5,7 @@ use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Axis, Step};
 
 use super::app::App;
-use super::goto::{COMMANDS, is_edit, prompt_of, step_in, view_named, without_in};
+use super::goto::{COMMANDS, is_edit, step_in, takes_text, view_named, without_in};
 use super::input::GotoLine;
 use super::place::present;
 use super::screen_option::ScreenOption;
@@ -39,7 +39,7 @@ impl GotoLine {
             .rsplit_once('/')
             .map_or(("", &*self.text), |(_, part)| (&self.text[..self.text.len() - part.len()], part));
         if part.contains('[')
-            || prompt_of(&self.text).is_some()
+            || takes_text(&self.text)
             || without_in(&self.text).is_some()
             || is_edit(&self.text)
             || step_in(&self.text).is_some()

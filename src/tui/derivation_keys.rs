@@ -9,6 +9,7 @@ use super::display::ViewNames;
 use super::goto;
 use super::hidden::HIDDEN;
 use super::panel_state::Focus;
+use super::patch_keys;
 use super::place::Place;
 use super::view::{self, derivation};
 
@@ -21,9 +22,8 @@ pub(super) fn enter(app: &mut App) {
         Focus::Derivation => follow(app),
         Focus::Tensor if app.view().enter_address(app).is_some() => {
             let (before, Some(address)) = (app.view().name(), app.view().enter_address(app)) else { return };
-            match goto::find(app, &address) {
-                Ok(spot) => goto::go(app, &spot),
-                Err(wrong) => app.say(wrong, true),
+            if let Err(wrong) = patch_keys::jump(app, &address) {
+                app.say(wrong, true);
             }
             // A view whose cells lead to an address does not show the number at that address. If this view is still
             // chosen at the target, a view of values replaces it.
@@ -196,6 +196,7 @@ pub(super) fn click(app: &mut App, x: u16, y: u16) {
 
 /// Keeps the derivation on the number under the cursor, and its lines in range.
 pub(super) fn settle(app: &mut App) {
+    patch_keys::settle(app);
     if !app.view().shows_numbers() {
         close(app);
     }

@@ -3,6 +3,7 @@
 use llama_trace_core::lesson::RunSetting;
 use llama_trace_core::trace::{Address, Fork, Run};
 
+use super::patch_state::CleanPrompt;
 use super::runs::NewRun;
 
 /// Work for the event loop after an update.
@@ -20,6 +21,8 @@ pub enum Effect {
     Edits,
     /// Begins another run, and shows it.
     Begin(NewRun),
+    /// Opens the map of the places whose values are taken from the clean prompt.
+    Patch(CleanPrompt),
     /// Shows the run of a scene. Begins it if no open run has this setting.
     Scene(Box<RunSetting>),
     /// Appends the screen as a scene to the file of a lesson.

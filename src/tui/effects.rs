@@ -3,7 +3,7 @@
 
 use llama_trace_core::error::printable;
 use llama_trace_core::lesson::RunSetting;
-use llama_trace_core::trace::{Address, Fork, Outline, Run, Source};
+use llama_trace_core::trace::{Address, Fork, Outline, Run, Source, TokenLabel};
 
 use super::action::Action;
 use super::app::App;
@@ -15,9 +15,11 @@ use super::goto;
 use super::lesson_keys;
 use super::lesson_state::OpenLesson;
 use super::marks::Marks;
+use super::patch_state::{Clean, CleanPrompt};
 use super::place::OpenAt;
 use super::report::Report;
 use super::runs::{Edited, NewRun, Runs};
+use super::text;
 use super::update::{Effect, update};
 
 /// Hands a report to `app`.
@@ -225,6 +227,71 @@ fn is_run(outline: &Outline, wanted: &Edited) -> bool {
         && wanted.insert.is_none()
         && edits == wanted.edits
         && ids.eq(wanted.ids.iter().copied())
+}
+
+/// Finds or begins the clean run, and opens the map between its prompt and the prompt of the shown run.
+pub fn patch(app: &mut App, runs: &mut Runs, clean: CleanPrompt) {
+    let (here, sequence) = (app.outline().run, app.outline().sequence);
+    let open: Vec<Run> = runs.all().collect();
+    let ((run, of), begun) = match clean {
+        CleanPrompt::Run(run, of) => ((run, of), None),
+        CleanPrompt::Text(text) => match app.begun_for(&text).filter(|run| open.contains(run)) {
+            Some(run) => ((run, 0), None),
+            None => match runs.begin(NewRun::Prompt(text.clone())) {
+                Ok(run) => ((run, 0), Some(text)),
+                Err(error) => return fail(app, error.to_string()),
+            },
+        },
+    };
+    if (run, of) == (here, sequence) {
+        let what = format!("{run} is this run itself: a patch takes values from the run of another prompt");
+        return fail(app, what);
+    }
+    let found = runs.outlines().into_iter().find(|outline| (outline.run, outline.sequence) == (run, of));
+    let Some(other) = found else {
+        let what = if run == here { format!("sequence {of} of {run}") } else { run.to_string() };
+        let open: Vec<_> = open.iter().map(ToString::to_string).collect();
+        let open = open.join(", ");
+        return fail(
+            app,
+            format!("{what} is not open (runs: {open}): open it first, or type a text: /patch A text"),
+        );
+    };
+    let prompt = |outline: &Outline| outline.passes.first().map_or(Vec::new(), |pass| pass.tokens.clone());
+    let (tokens, own) = (prompt(&other), prompt(app.outline()));
+    if tokens.len() != own.len() {
+        if begun.is_some() {
+            runs.close(run);
+        }
+        let (clean, own) = (listed(&tokens), listed(&own));
+        return fail(
+            app,
+            format!(
+                "the two prompts do not have the same number of tokens. Clean: {clean}. This run: {own}. Change the words in which they differ"
+            ),
+        );
+    }
+    app.leave(runs.source());
+    app.leave_compared(runs.before());
+    // The key `c` compares with the run that was shown before.
+    match runs.show(run, of).and_then(|_| runs.show(here, sequence)) {
+        Ok(_) => {
+            show(app, runs, None);
+            report(app, Report::Clean(Clean { run, sequence: of, tokens, text: begun }));
+            say(app, format!("the clean run is {run}: c compares with it, /{run}: goes to it"));
+        }
+        Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// The maximum number of tokens of a prompt that a message lists.
+const LISTED: usize = 16;
+
+/// The number of tokens, and the first ones.
+fn listed(tokens: &[TokenLabel]) -> String {
+    let texts: Vec<_> = tokens.iter().take(LISTED).map(|token| text::visible(&token.text)).collect();
+    let more = if tokens.len() > LISTED { "│…" } else { "" };
+    format!("{} tokens, {}{more}", tokens.len(), texts.join("│"))
 }
 
 /// Opens the list of edits.

@@ -11,6 +11,8 @@ use super::edit_keys;
 use super::erase::Erase;
 use super::input::GotoLine;
 use super::lesson_search;
+use super::patch_maps::{clean_in, logits_of_prompt};
+use super::patch_state::CleanPrompt;
 use super::place::{Place, Walk};
 use super::runs::NewRun;
 use super::search_keys;
@@ -35,14 +37,16 @@ pub(super) enum Target {
     Learn(Option<usize>),
     /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),
+    /// The map of patching from a clean prompt.
+    Patch(CleanPrompt),
     /// A view, at a step that it can show.
     View(Place, &'static str),
 }
 
 /// The commands of the line. A text follows each of them.
-pub(super) const COMMANDS: [&str; 12] = [
+pub(super) const COMMANDS: [&str; 13] = [
     "compare ", "prompt ", "without ", "edit ", "edits", "view ", "hold ", "try ", "strip ", "scale ",
-    "panels ", "learn",
+    "panels ", "learn", "patch",
 ];
 
 /// A place and the indices to select there.
@@ -72,7 +76,7 @@ impl GotoLine {
     pub(super) fn paste(&mut self, pasted: &str) -> Result<(), String> {
         let lines = pasted.replace("\r\n", "\n").replace('\r', "\n");
         let lines = lines.trim_end_matches('\n');
-        let of_prompt = prompt_of(&format!("{}{lines}", self.text)).is_some();
+        let of_prompt = takes_text(&format!("{}{lines}", self.text));
         let kept = lines.chars().filter_map(|c| match c {
             '\n' | '\t' if !of_prompt => Some(' '),
             '\n' | '\t' => Some(c),
@@ -131,7 +135,7 @@ impl GotoLine {
 
 /// Maximum length of a line that begins with `text`, in characters. Prompts, edits and tokens may be long.
 fn longest(text: &str) -> usize {
-    match prompt_of(text).is_some() || is_edit(text) {
+    match takes_text(text) || is_edit(text) {
         true => LONGEST_PROMPT,
         false => LONGEST,
     }
@@ -143,6 +147,11 @@ pub(super) fn prompt_of(text: &str) -> Option<&str> {
         "" => Some(""),
         rest => rest.strip_prefix(' '),
     }
+}
+
+/// Returns whether the line ends in the text of a prompt.
+pub(super) fn takes_text(line: &str) -> bool {
+    prompt_of(line).is_some() || line.trim_start().starts_with("patch ")
 }
 
 /// The parts to switch off, if the line is `without PARTS`, such as `without L0/h2`.
@@ -250,6 +259,13 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
             "" => Err("type a text after the word prompt: prompt Once upon a time".into()),
             _ => Ok(Target::Begin(NewRun::Prompt(prompt.to_owned()))),
         };
+    }
+    match clean_in(app, text) {
+        Some(CleanPrompt::Text(text)) if text.trim().is_empty() => {
+            return Ok(Target::View(logits_of_prompt(app), "patch"));
+        }
+        Some(clean) => return Ok(Target::Patch(clean)),
+        None => {}
     }
     if let Some(parts) = without_in(text) {
         return match parts {

@@ -33,6 +33,7 @@ impl App {
             Query::Explanation(_)
             | Query::Lens(_)
             | Query::Attribution(_)
+            | Query::Patch(_)
             | Query::Draw(_)
             | Query::Stream(_)
             | Query::Units(_)

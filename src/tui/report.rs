@@ -5,6 +5,7 @@ use llama_trace_core::trace::{Address, Outline, Run};
 use super::branch_list::BranchList;
 use super::edit_list::EditList;
 use super::marks::Marks;
+use super::patch_state::Clean;
 use super::place::OpenAt;
 
 /// The result of an effect.
@@ -32,6 +33,8 @@ pub enum Report {
     ComparesPrevious,
     /// A new branch is shown.
     Branched(Box<Outline>),
+    /// The clean run of the shown run.
+    Clean(Clean),
     /// The branches, for their list.
     Branches(BranchList),
     /// The edits, for their list.

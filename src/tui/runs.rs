@@ -200,7 +200,7 @@ impl Runs {
     }
 
     /// Removes the sources of `run`, which is not shown.
-    fn close(&mut self, run: Run) {
+    pub(super) fn close(&mut self, run: Run) {
         let keys = |at: usize| {
             let outline = self.sources[at].outline();
             (outline.run, outline.sequence)

@@ -119,6 +119,7 @@ impl App {
         questions.extend(self.derivation_questions());
         questions.extend(self.strip_questions());
         questions.extend(self.search.question());
+        questions.extend(self.next_patch().map(Query::Patch));
         questions.retain(|query| !self.conceals(query));
         questions
     }

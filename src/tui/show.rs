@@ -224,6 +224,7 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard, mut files: Files) -> Res
                 Effect::Branches => effects::list_branches(app, runs),
                 Effect::Edits => effects::list_edits(app, runs),
                 Effect::Begin(new) => effects::begin_run(app, runs, new),
+                Effect::Patch(clean) => effects::patch(app, runs, clean),
                 Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
                 Effect::AppendScene => files.append(app, runs),
                 Effect::Open(run, address) => effects::open_run(app, runs, run, &address),

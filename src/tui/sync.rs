@@ -47,11 +47,12 @@ impl App {
         for _ in 0..ROUNDS {
             let questions = self.questions();
             let news = self.answers.ask(source, &questions);
+            let more = self.take_effects();
             if news {
                 self.settle();
             }
             // A search may continue with blocks that were already there.
-            if !(self.continue_search() || news) {
+            if !(self.continue_search() || news || more) {
                 break;
             }
             changed = true;

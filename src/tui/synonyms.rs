@@ -134,6 +134,11 @@ pub static SYNONYMS: &[Synonym] = &[
         "what each part adds to the prediction; Enter explains a number",
     ),
     row(
+        &["patching", "causes", "causal map", "causal tracing", "corrupted", "clean prompt", "exchange"],
+        &["patch"],
+        "which places carry the answer, with values from another prompt",
+    ),
+    row(
         &["surprise", "perplexity", "loss", "log-probability", "logprob", "entropy"],
         &["tokens", "T"],
         "the log-probability of each token: in the view tokens, and on the token strip with T",

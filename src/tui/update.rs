@@ -23,6 +23,7 @@ use super::marks::{self, Mark};
 use super::mouse;
 use super::move_keys::{self, layer, move_cursor, pass, sequence, slice, step};
 use super::panel_state::Focus;
+use super::patch_keys;
 use super::report::Report;
 use super::screen_option::ScreenOption;
 use super::screen_settings;
@@ -33,6 +34,7 @@ use super::sync::RUNNING;
 use super::verdict_keys;
 use super::view::Panels;
 use super::view::kind::View;
+use super::view::patch::Patch;
 use super::view::sampler::Sampler;
 use super::view_keys;
 
@@ -140,6 +142,7 @@ fn take_report(app: &mut App, report: Report) {
             app.sampler.end();
             app.settle();
         }
+        Report::Clean(clean) => patch_keys::open(app, clean),
         Report::Branches(list) => app.input.mode = Mode::Branches(list),
         Report::Edits(list) if list.rows.is_empty() => {
             app.say("no run has an edit yet: E edits the number under the cursor", false);
@@ -322,6 +325,10 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
                 app.input.mode = Mode::Walk;
                 return Effect::Begin(other);
             }
+            Ok(Target::Patch(clean)) => {
+                app.input.mode = Mode::Walk;
+                return Effect::Patch(clean);
+            }
             Ok(Target::View(place, view)) => {
                 app.input.mode = Mode::Walk;
                 app.go(place);
@@ -406,7 +413,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Explain => derivation_keys::enter(app),
         Action::Back => {
-            if !derivation_keys::back(app) {
+            if !derivation_keys::back(app) && !patch_keys::jump_back(app) {
                 step(app, -1);
             }
         }
@@ -429,6 +436,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             view_keys::choose(app, number);
         }
         Action::CycleAxes => cycle_axes(app),
+        Action::CycleScale if app.view().name() == Patch.name() => app.patch.next_metric(),
         Action::CycleScale => {
             app.display.scale = match app.display.scale {
                 // If no axis is held, the slice is the whole tensor.
@@ -616,6 +624,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         Ok(Target::Here(place)) => goto::go(app, &place),
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Begin(other)) => return Effect::Begin(other),
+        Ok(Target::Patch(clean)) => return Effect::Patch(clean),
         Ok(Target::Edits) => return Effect::Edits,
         Ok(Target::Learn(chapter)) => return chapter_keys::open_named(app, chapter),
         Ok(Target::Weight(place, row)) => derivation_keys::open_weight_row(app, place, row),

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use llama_trace::generate::Session;
 use llama_trace::model::{Model, pass};
-use llama_trace::patch::{Patcher, Place};
-use llama_trace::trace::{NoProbe, Stage};
+use llama_trace::patch::{Measure, Metric, PatchMap, Patcher, Place};
+use llama_trace::trace::patch::{PatchAt, PatchEffects, PatchEnds};
+use llama_trace::trace::{Answer, NoProbe, Query, Site, Stage};
 use llama_trace_core::edit::{Edit, Edits, Given, Origin};
 
-use super::{MODELS, model, models_in, record, sampler};
+use super::{Live, MODELS, ask, model, models_in, record, sampler, start};
 
 const CLEAN: [u32; 6] = [1, 5, 9, 3, 7, 2];
 const CORRUPTED: [u32; 6] = [1, 5, 4, 3, 8, 2];
@@ -199,4 +200,80 @@ fn prompts_of_different_lengths_are_refused() {
     let error = Patcher::new(&model, &CORRUPTED, Some(&CLEAN[1..]), &STAGES).map(drop).unwrap_err();
     assert!(error.to_string().contains("same number of tokens"), "{error}");
     assert!(Patcher::new(&model, &[1, 99_999], Some(&[1, 2]), &STAGES).is_err());
+}
+
+/// A map as a viewer gets it, and the number of its questions.
+fn map_of(live: &mut Live, clean: &[u32], map: PatchMap) -> (PatchEnds, Vec<PatchEffects>) {
+    let (sizes, site) = (live.outline().card.sizes(), Site::once(0, Stage::Logits));
+    let (clean, mut answers, mut next) = (clean.into(), Vec::new(), 0);
+    while let Some(at) = PatchAt::from(site, &clean, map, &sizes, next) {
+        next = at.places.end;
+        let Ok(Answer::Patch(effects)) = ask(live, &Query::Patch(at)) else { panic!("{map:?}") };
+        answers.push(effects);
+    }
+    (answers[0].ends, answers)
+}
+
+/// The viewer's numbers are those of the command: of one patcher and one measure.
+#[test]
+fn a_live_run_tells_the_effects_that_the_patcher_measures() {
+    let off = |model: Model| model.with_edits(Edits::new(vec![Edit::without("L0/h1").unwrap()]));
+    let models = models_in(&MODELS).filter(|(name, _)| name.contains("F32"));
+    let edited = ("gqa edited".to_owned(), Box::new(move || off(model("gqa"))) as Box<dyn Fn() -> Model>);
+    for (name, model) in models.chain([edited]) {
+        let mut live = start(model(), &CORRUPTED, 2, Vec::new());
+        let model = model();
+        for map in PatchMap::ALL {
+            let places: Vec<Place> = map.places(&model.sizes(), CLEAN.len()).collect();
+            let mut patcher = Patcher::new(&model, &CORRUPTED, Some(&CLEAN), &[map.stage()]).unwrap();
+            let logits = patched(&mut patcher, &places);
+            let (ends, answers) = map_of(&mut live, &CLEAN, map);
+            let effects: Vec<_> = answers.iter().flat_map(|answer| &answer.places).collect();
+            assert_eq!(effects.len(), places.len(), "{name}");
+            let likeliest = |logits: &[f32]| {
+                let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
+                best.unwrap() as u32
+            };
+            let ids = (likeliest(patcher.donor_logits()), likeliest(patcher.logits()));
+            assert_eq!((ends.answer, ends.wrong), ids, "{name}");
+            for (at, metric) in Metric::ALL.into_iter().enumerate() {
+                let measure = Measure::new(metric, ids, patcher.donor_logits(), patcher.logits());
+                let Ok(measure) = measure else {
+                    assert_eq!(ends.values[at], None, "{name}: {metric:?}");
+                    continue;
+                };
+                assert_eq!(ends.values[at], Some(measure.ends()), "{name}: {metric:?}");
+                for ((place, logits), told) in places.iter().zip(&logits).zip(&effects) {
+                    let value = measure.value(logits);
+                    let expected = [value, measure.effect(value)].map(f64::to_bits);
+                    let told = [told[at].value, told[at].effect].map(f64::to_bits);
+                    assert_eq!(told, expected, "{name}: {metric:?} {}", place.address());
+                }
+            }
+            // What was computed is there when it is asked for again, in any order.
+            let again = map_of(&mut live, &CLEAN, map).1;
+            assert_eq!(format!("{again:?}"), format!("{answers:?}"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_live_run_says_why_there_is_no_map() {
+    let query = |clean: &[u32]| {
+        let (site, places) = (Site::once(0, Stage::Logits), 0..1);
+        Query::Patch(PatchAt { site, clean: clean.into(), map: PatchMap::Residual, places })
+    };
+    let mut live = start(model("gqa"), &CORRUPTED, 1, Vec::new());
+    let error = ask(&mut live, &query(&CLEAN[1..])).unwrap_err().to_string();
+    assert!(error.contains("same number of tokens"), "{error}");
+    let error = ask(&mut live, &query(&[u32::MAX; 6])).unwrap_err().to_string();
+    assert!(error.contains("vocab"), "{error}");
+    // Of equal prompts, no metric has an effect.
+    let (ends, _) = map_of(&mut live, &CORRUPTED, PatchMap::Heads);
+    assert_eq!(ends.values, [None; 3]);
+    // The other map is still there.
+    assert!(ask(&mut live, &query(&CLEAN)).is_ok());
+    let named = model("gqa").with_edits(Edits::new(vec![Edit::parse("s0/L0/xq[t=1] = 0").unwrap()]));
+    let error = ask(&mut start(named, &CORRUPTED, 1, Vec::new()), &query(&CLEAN)).unwrap_err().to_string();
+    assert!(error.contains("llama-trace patch"), "{error}");
 }

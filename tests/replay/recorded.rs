@@ -20,6 +20,7 @@ use llama_trace::replay::{LEAST_MEMORY, Recorded};
 use llama_trace::trace::explanation::ExplanationAt;
 use llama_trace::trace::lens::{AttributionAt, LensAt};
 use llama_trace::trace::manifest::Drawing;
+use llama_trace::trace::patch::{PatchAt, PatchMap};
 use llama_trace::trace::stream::StreamAt;
 use llama_trace::trace::units::{UnitOrder, UnitsAt, WritesAt};
 use llama_trace::trace::{
@@ -438,6 +439,11 @@ fn explanations_need_the_model_where_they_need_weights_and_are_then_those_of_the
     let split = Query::Attribution(AttributionAt { site, token: 1, id: None, against: None });
     assert!(ask(&mut *alone, &split).unwrap_err().to_string().contains("--model"));
     assert!(matches!(ask(&mut *with_model, &split).unwrap(), Answer::Attribution(_)));
+    let clean = vec![1, 5, 8, 3, 7].into();
+    let patch = Query::Patch(PatchAt { site, clean, map: PatchMap::Residual, places: 0..5 });
+    assert!(ask(&mut *alone, &patch).unwrap_err().to_string().contains("--model"));
+    let [of_trace, of_run] = [&mut *with_model, &mut live].map(|source| ask(source, &patch).unwrap());
+    assert_eq!(format!("{of_trace:?}"), format!("{of_run:?}"), "{patch}: to the bit");
     let site = Site::layer(0, 0, Stage::FfnHidden);
     let writes = Query::Writes(WritesAt { site, token: 1, units: vec![3], top: 2 });
     assert!(ask(&mut *alone, &writes).unwrap_err().to_string().contains("--model"));

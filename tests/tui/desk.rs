@@ -9,16 +9,20 @@ use llama_trace::model::Model;
 use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
 use llama_trace::stop::LOOK;
 use llama_trace::tokenizer::{self, Tokenizer};
-use llama_trace::trace::{Address, Source, Status};
+use llama_trace::trace::{Address, Run, Source, Status, TokenLabel};
 use llama_trace::tui::OpenAt;
+use llama_trace::tui::action::Action;
 use llama_trace::tui::app::App;
 use llama_trace::tui::events::action_of;
 use llama_trace::tui::open::open;
+use llama_trace::tui::patch_state::Clean;
+use llama_trace::tui::report::Report;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::update::update;
 use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
 
 use crate::stage::{number_of, text_of};
 
@@ -37,11 +41,8 @@ impl Desk {
 
     /// The built-in model on `prompt`, with the cursor at an address.
     pub(crate) fn reading(prompt: &str, address: &str, size: (u16, u16)) -> Self {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/builtin/tokenizer.json");
-        let tokenizer: Arc<dyn Tokenizer> = Arc::from(tokenizer::open(folder.as_ref()).unwrap());
+        let (model, tokenizer) = Self::builtin();
         let ids = tokenizer.encode(prompt).unwrap();
-        let checkpoint = llama_trace::builtin::open().unwrap();
-        let model = Model::load(&checkpoint, Cpu::default()).unwrap();
         Self::on(model, ids, Some(tokenizer), address, size)
     }
 
@@ -51,6 +52,18 @@ impl Desk {
         tokenizer: Option<Arc<dyn Tokenizer>>,
         address: &str,
         size: (u16, u16),
+    ) -> Self {
+        let mut desk = Self::themed(model, ids, tokenizer, size, Depth::None);
+        desk.go(address);
+        desk
+    }
+
+    fn themed(
+        model: Model,
+        ids: Vec<u32>,
+        tokenizer: Option<Arc<dyn Tokenizer>>,
+        size: (u16, u16),
+        depth: Depth,
     ) -> Self {
         let sampler = Sampler::new(Sampling {
             temperature: 0.8,
@@ -74,12 +87,29 @@ impl Desk {
             live.wait(LOOK);
             live.poll().unwrap();
         }
-        let app = App::new(live.outline().clone(), Theme::new(Depth::None), size)
+        let app = App::new(live.outline().clone(), Theme::new(depth), size)
             .with_chapters(CHAPTERS)
             .with_other_runs(None, None);
-        let mut desk = Self { app, live, size };
-        desk.go(address);
+        Self { app, live, size }
+    }
+
+    /// The built-in model on the corrupted prompt, with the map of the clean prompt.
+    pub(crate) fn patching(clean: &str, corrupted: &str, size: (u16, u16), depth: Depth) -> Self {
+        let (model, tokenizer) = Self::builtin();
+        let encode = |text| tokenizer.encode(text).unwrap();
+        let tokens = encode(clean).iter().map(|&id| TokenLabel { id, text: tokenizer.label(id) }).collect();
+        let clean = Clean { run: Run(1), sequence: 0, tokens, text: None };
+        let mut desk = Self::themed(model, encode(corrupted), Some(Arc::clone(&tokenizer)), size, depth);
+        update(&mut desk.app, Action::Report(Report::Clean(clean)));
+        desk.wait();
         desk
+    }
+
+    fn builtin() -> (Model, Arc<dyn Tokenizer>) {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/builtin/tokenizer.json");
+        let tokenizer: Arc<dyn Tokenizer> = Arc::from(tokenizer::open(folder.as_ref()).unwrap());
+        let checkpoint = llama_trace::builtin::open().unwrap();
+        (Model::load(&checkpoint, Cpu::default()).unwrap(), tokenizer)
     }
 
     pub(crate) fn go(&mut self, address: &str) {
@@ -131,10 +161,14 @@ impl Desk {
         self.app.place().address(&self.app.index())
     }
 
-    pub(crate) fn screen(&self) -> String {
+    pub(crate) fn buffer(&self) -> Buffer {
         let mut terminal = Terminal::new(TestBackend::new(self.size.0, self.size.1)).unwrap();
         terminal.draw(|frame| frame.render_widget(&self.app, frame.area())).unwrap();
-        text_of(terminal.backend().buffer())
+        terminal.backend().buffer().clone()
+    }
+
+    pub(crate) fn screen(&self) -> String {
+        text_of(&self.buffer())
     }
 
     #[track_caller]

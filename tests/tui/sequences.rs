@@ -81,6 +81,7 @@ impl Program {
                 Effect::Edits => effects::list_edits(app, runs),
                 Effect::Advance => effects::advance(app, runs.source()),
                 Effect::Begin(new) => effects::begin_run(app, runs, new),
+                Effect::Patch(clean) => effects::patch(app, runs, clean),
                 Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
                 _ => {}
             }

@@ -4,14 +4,13 @@ use std::time::Instant;
 
 use super::report::{Heatmap, Spread};
 use super::{PREFILLS, prompt, session, timed};
-use crate::cli::PatchPart;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::NoProbe;
 use llama_trace_engine::model::Model;
-use llama_trace_engine::patch::{Patcher, Place};
+use llama_trace_engine::patch::{PatchMap, Patcher, Place};
 
-/// The parts whose places are patched.
-const PARTS: [PatchPart; 3] = [PatchPart::Residual, PatchPart::Attn, PatchPart::Ffn];
+/// The maps whose places are patched.
+const MAPS: [PatchMap; 3] = [PatchMap::Residual, PatchMap::Attn, PatchMap::Ffn];
 
 /// Patches every place of a prompt of `tokens` tokens, from another prompt. Times plain passes over the prompt before
 /// the map and after it.
@@ -20,11 +19,11 @@ pub(super) fn measure(model: &Model, tokens: usize) -> Result<Heatmap> {
     let clean = prompt(&model.config, tokens);
     let corrupted: Vec<u32> = clean.iter().map(|&id| ((id as usize + 1) % vocab) as u32).collect();
     let sizes = model.sizes();
-    let places: Vec<Place> = PARTS.iter().flat_map(|part| part.places(&sizes, tokens)).collect();
+    let places: Vec<Place> = MAPS.iter().flat_map(|map| map.places(&sizes, tokens)).collect();
 
     let mut passes = pass_times(model, &corrupted)?;
     let started = Instant::now();
-    let stages = PARTS.map(PatchPart::stage);
+    let stages = MAPS.map(PatchMap::stage);
     let mut patcher = Patcher::new(model, &corrupted, Some(&clean), &stages)?;
     patcher.run(&places, &mut |_, _| Ok(()))?;
     let whole = started.elapsed();

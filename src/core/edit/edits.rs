@@ -152,6 +152,21 @@ impl Edits {
         needed
     }
 
+    /// Whether the edits can be made in the run of another prompt of equal length, with what was read for this run. They
+    /// cannot if one of them names a sequence, or reads the run of the prompt itself.
+    pub fn fit_other_prompts(&self) -> bool {
+        self.parts().all(|part| {
+            let reads_itself = match &part.operand {
+                Operand::Cells { first, second, .. } => {
+                    let sources = std::iter::once(first).chain(second.as_deref().map(|(_, source)| source));
+                    sources.into_iter().any(|source| source.run == Origin::Plain)
+                }
+                _ => false,
+            };
+            part.place.sequences.is_all() && !reads_itself
+        })
+    }
+
     /// Whether `stage` must not be derived from other stages. See [`Part::stops_derivation`].
     pub fn stop_derivation(&self, stage: Stage) -> bool {
         self.parts().any(|part| part.stops_derivation(stage))

@@ -20,6 +20,7 @@ pub mod log;
 pub mod manifest;
 #[cfg(feature = "native")]
 pub mod npy;
+pub mod patch;
 pub mod pattern;
 pub mod probe;
 pub mod query;

@@ -9,6 +9,7 @@ use super::block::{Block, Region};
 use super::draw::{Draw, DrawAt};
 use super::explanation::{Explanation, ExplanationAt};
 use super::lens::{Attribution, AttributionAt, LensAt, Reading};
+use super::patch::{PatchAt, PatchEffects};
 use super::pattern::Pattern;
 use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
@@ -48,6 +49,8 @@ pub enum Query {
     TokenLogprobs(TokenLogprobsAt),
     /// The pieces of the tokens of a pass; the site is that of `tokens`.
     TokenPieces(Site),
+    /// The effects of places whose values are taken from the run of another prompt.
+    Patch(PatchAt),
 }
 
 impl Query {
@@ -65,6 +68,7 @@ impl Query {
             Self::Units(at) => Some(at.site),
             Self::Writes(at) => Some(at.site),
             Self::TokenLogprobs(at) => Some(at.site),
+            Self::Patch(at) => Some(at.site),
             Self::TokenPieces(site) | Self::Patterns(site) => Some(*site),
         }
     }
@@ -85,6 +89,7 @@ impl Query {
             Self::Units(at) => at.site.run = run,
             Self::Writes(at) => at.site.run = run,
             Self::TokenLogprobs(at) => at.site.run = run,
+            Self::Patch(at) => at.site.run = run,
             Self::TokenPieces(site) | Self::Patterns(site) => site.run = run,
         }
         query
@@ -135,6 +140,8 @@ pub enum Answer {
     TokenLogprobs(Vec<Option<TokenLogprob>>),
     /// To [`Query::TokenPieces`]: one per token of the pass.
     TokenPieces(Arc<[TokenPieces]>),
+    /// To [`Query::Patch`].
+    Patch(PatchEffects),
 }
 
 /// A query that knows the type of its answer.
@@ -218,6 +225,7 @@ queries! {
     UnitsAt, Units;
     WritesAt, Writes;
     TokenLogprobsAt, TokenLogprobs;
+    PatchAt, Patch;
 }
 
 questions! {
@@ -233,6 +241,7 @@ questions! {
     WritesAt, Writes: [Writing], Vec<Writing>;
     TokenLogprobsAt, TokenLogprobs: [Option<TokenLogprob>], Vec<Option<TokenLogprob>>;
     TokenPiecesAt, TokenPieces: [TokenPieces], Arc<[TokenPieces]>;
+    PatchAt, Patch: PatchEffects, PatchEffects;
 }
 
 impl fmt::Display for Query {
@@ -252,6 +261,7 @@ impl fmt::Display for Query {
             Self::Writes(at) => write!(f, "reading the contributions of {}", at.site),
             Self::TokenLogprobs(at) => write!(f, "reading the tokens' probabilities of {}", at.site),
             Self::TokenPieces(site) => write!(f, "splitting the text of {site}"),
+            Self::Patch(at) => write!(f, "patching {}", at.map.name()),
         }
     }
 }

@@ -1,17 +1,7 @@
 //! How far a patched run moves from the corrupted run to the clean run.
 
 use llama_trace_core::error::{Error, Result};
-
-/// A number that a run has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Metric {
-    /// logit(answer) − logit(wrong)
-    LogitDiff,
-    /// The probability of the answer, at temperature 1.
-    Prob,
-    /// KL(clean ‖ run) = Σ p log(p / q), in nats, over the next token.
-    Kl,
-}
+use llama_trace_core::trace::patch::Metric;
 
 /// A metric with its values in the clean and in the corrupted run.
 #[derive(Clone, Debug)]
@@ -68,6 +58,12 @@ impl Measure {
     pub fn effect(&self, value: f64) -> f64 {
         (value - self.ends.0) / (self.ends.1 - self.ends.0)
     }
+}
+
+/// The id of the most likely token; of equals the first.
+pub fn most_likely(logits: &[f32]) -> u32 {
+    let best = (0..logits.len()).reduce(|best, id| if logits[id] > logits[best] { id } else { best });
+    best.unwrap_or(0) as u32
 }
 
 fn log_probs(logits: &[f32]) -> Vec<f64> {

@@ -8,31 +8,28 @@
 
 mod direct;
 mod metric;
-mod place;
 mod recorded;
 
 use std::ops::Range;
 
 use crate::backend::Span;
-use crate::generate::sequence;
+use crate::generate::{Held, sequence};
 use crate::model::{Activations, KvCache, Model, forward, kv_cache, pass};
 use llama_trace_core::config::ModelConfig;
-use llama_trace_core::error::Result;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::patch::ROWS;
 use llama_trace_core::trace::{NoProbe, Stage};
 
-pub use metric::{Measure, Metric};
-pub use place::Place;
+pub use llama_trace_core::trace::patch::{Metric, PatchMap, Place};
+pub use metric::{Measure, most_likely};
 use recorded::Recorded;
-
-/// The number of rows after which a pass takes no further place. More rows are not faster.
-const ROWS: usize = 512;
 
 /// The caches of the places in a pass take at most the free memory divided by this number.
 const SHARE: usize = 4;
 
 /// A run, and the values that its places take.
 pub struct Patcher<'m> {
-    model: &'m Model,
+    model: Held<'m, Model>,
     /// The tokens of the run.
     ids: Vec<u32>,
     /// The run as it is.
@@ -68,11 +65,20 @@ impl<'m> Patcher<'m> {
     /// [`Error::Prompt`](llama_trace_core::error::Error::Prompt) if a prompt cannot be run, or if the two do not have
     /// the same number of tokens.
     pub fn new(model: &'m Model, ids: &[u32], donor: Option<&[u32]>, stages: &[Stage]) -> Result<Self> {
+        Self::held(Held::Borrowed(model), ids, donor, stages)
+    }
+
+    /// [`Patcher::new`] for a model that is borrowed or shared.
+    ///
+    /// # Errors
+    /// The errors of [`Patcher::new`].
+    pub fn held(held: Held<'m, Model>, ids: &[u32], donor: Option<&[u32]>, stages: &[Stage]) -> Result<Self> {
+        let model = &*held;
         let prompts: Vec<&[u32]> = donor.into_iter().chain([ids]).collect();
         for prompt in &prompts {
             sequence::check(&model.config, 0, prompt)?;
         }
-        place::check_lengths(&prompts)?;
+        check_lengths(&prompts)?;
         let room = || KvCache::with_capacity(&model.config, &*model.backend, ids.len());
         let mut caches = prompts.iter().map(|_| room()).collect::<Result<Vec<_>>>()?;
         let mut work = Activations::new(model)?;
@@ -81,7 +87,7 @@ impl<'m> Patcher<'m> {
         let cache = caches.pop().map_or_else(room, Ok)?;
         let done = prompts.len() as f64 * pass_work(&model.config, ids.len());
         let (donor, slots) = (runs.pop(), Vec::new());
-        Ok(Self { model, ids: ids.to_vec(), run, donor, work, cache, slots, done })
+        Ok(Self { model: held, ids: ids.to_vec(), run, donor, work, cache, slots, done })
     }
 
     /// The logits after the last token of the run.
@@ -92,6 +98,17 @@ impl<'m> Patcher<'m> {
     /// The logits after the last token of the donor, or of the run if there is no donor.
     pub fn donor_logits(&self) -> &[f32] {
         self.donor.as_ref().map_or(self.logits(), |donor| &donor.logits)
+    }
+
+    /// The most bytes of the recorded values of `runs` runs over `tokens` tokens, from which patches of `stages` are made.
+    pub fn bytes(config: &ModelConfig, tokens: usize, runs: usize, stages: &[Stage]) -> usize {
+        let width = |stage: &Stage| match stage {
+            Stage::AttnHeads => config.q_dim(),
+            Stage::FfnHidden => config.ffn_dim,
+            _ => config.dim,
+        };
+        let row: usize = recorded::kept(stages).iter().map(width).sum();
+        size_of::<f32>() * runs * (tokens * config.layers * row + config.vocab)
     }
 
     /// The work so far, as the number of forward passes over the prompt with the same matrix products. The first one or
@@ -206,6 +223,7 @@ impl<'m> Patcher<'m> {
 
     fn finish_rows(&mut self, layer: usize, stage: Stage, changes: &mut [Change]) -> Result<()> {
         let Self { model, ids, run, donor, work, .. } = self;
+        let model: &Model = model;
         let (tokens, dim, config) = (ids.len(), model.config.dim, &model.config);
         let (input_layer, input) = recorded::input_of(layer);
         let after_attention = stage > Stage::AttnOutput;
@@ -251,6 +269,7 @@ impl<'m> Patcher<'m> {
         see: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
         let Self { model, ids, run, donor, work, cache, slots, .. } = self;
+        let model: &Model = model;
         let (tokens, dim, backend, config) = (ids.len(), model.config.dim, &*model.backend, &model.config);
         let (input_layer, input) = recorded::input_of(first);
         let (mut spans, mut inputs, mut x) = (Vec::new(), Vec::new(), Vec::new());
@@ -285,6 +304,19 @@ impl<'m> Patcher<'m> {
         self.done += inputs.len() as f64 * (config.layers - first) as f64 * layer_work(config)
             + changes.len() as f64 * head_work(config);
         Ok(())
+    }
+}
+
+/// Checks that all prompts have the same number of tokens.
+fn check_lengths(prompts: &[&[u32]]) -> Result<()> {
+    match prompts {
+        [one, other] if one.len() != other.len() => {
+            Err(Error::prompt("the two prompts do not have the same number of tokens")
+                .expected("one token of the one prompt for each token of the other")
+                .found(format!("{} and {} tokens", one.len(), other.len()))
+                .next("change the words in which the prompts differ, so that they have equally many tokens"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -27,12 +27,7 @@ impl Recorded {
         prompts: &[&[u32]],
         stages: &[Stage],
     ) -> Result<Vec<Self>> {
-        // The inputs of the layers are read for every place.
-        let mut kept = vec![Stage::Embedding, Stage::FfnResidual];
-        kept.extend_from_slice(stages);
-        if stages.iter().any(|stage| matches!(stage, Stage::FfnDown | Stage::FfnHidden)) {
-            kept.push(Stage::AttnResidual);
-        }
+        let kept = kept(stages);
         let spans = prompts.iter().enumerate();
         let spans: Vec<Span> =
             spans.map(|(sequence, prompt)| Span { sequence, start: 0, tokens: prompt.len() }).collect();
@@ -58,6 +53,17 @@ impl Recorded {
         let width = rows.len() / self.tokens;
         &rows[tokens.start * width..tokens.end * width]
     }
+}
+
+/// The stages that patches of `stages` read.
+pub(super) fn kept(stages: &[Stage]) -> Vec<Stage> {
+    // The inputs of the layers are read for every place.
+    let mut kept = vec![Stage::Embedding, Stage::FfnResidual];
+    kept.extend(stages.iter().filter(|stage| ![Stage::Embedding, Stage::FfnResidual].contains(stage)));
+    if stages.iter().any(|stage| matches!(stage, Stage::FfnDown | Stage::FfnHidden)) {
+        kept.push(Stage::AttnResidual);
+    }
+    kept
 }
 
 /// The input of `layer`; of the head if `layer` is the number of layers.

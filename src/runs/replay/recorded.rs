@@ -334,6 +334,10 @@ impl Serves for Reader {
                 explanation.recorded = self.trace.tells(at.site);
                 Ok(Answer::Explanation(Box::new(explanation.seen_from(run))))
             }
+            Query::Patch(_) => {
+                Err(Error::usage("a trace has no weights, so no value of it can be exchanged and run on")
+                    .next(NEEDS_MODEL))
+            }
             Query::Attribution(at) => {
                 self.dims(at.site)?;
                 attribute(&self.rules(), at, self).map(Answer::Attribution)

@@ -57,6 +57,11 @@ impl Store {
         }
     }
 
+    /// The limit of all frames together, in bytes.
+    pub(super) fn budget(&self) -> usize {
+        self.budget
+    }
+
     /// The size limit of a frame in bytes. A larger stage is computed in blocks.
     pub(super) fn largest(&self) -> usize {
         self.budget / FRAME

@@ -8,6 +8,7 @@
 mod branches;
 mod explanation;
 mod lens;
+mod patch;
 mod token_logprobs;
 
 use std::ops::Range;
@@ -37,6 +38,7 @@ use llama_trace_engine::generate::{Next, Session};
 use llama_trace_engine::model::pass::PassInSteps;
 use llama_trace_engine::model::{forward, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
+use patch::Patches;
 
 /// Runs passes, and recomputes parts of them.
 pub(super) struct Worker<'m> {
@@ -53,6 +55,7 @@ pub(super) struct Worker<'m> {
     tokenizer: Option<Arc<dyn Tokenizer>>,
     /// The pass that is under way between two steps.
     steps: Option<PassInSteps>,
+    patches: Patches<'m>,
 }
 
 /// A finished pass.
@@ -113,6 +116,7 @@ impl Serves for Worker<'_> {
             Query::Units(at) => self.units(at).map(Arc::new).map(Answer::Units),
             Query::Writes(at) => self.writes(at).map(Answer::Writes),
             Query::TokenLogprobs(at) => self.token_logprobs(at).map(Answer::TokenLogprobs),
+            Query::Patch(at) => self.patch(at).map(Answer::Patch),
             Query::TokenPieces(site) => {
                 self.dims(*site)?;
                 token_pieces(self.tokenizer.as_deref(), &self.passes[site.pass].ids)
@@ -173,6 +177,7 @@ impl<'m> Worker<'m> {
             branches: Branches::new(run),
             tokenizer,
             steps: None,
+            patches: Patches::default(),
         }
     }
 

@@ -50,6 +50,7 @@ pub mod numbers;
 pub mod outline;
 pub mod overview;
 pub mod paint;
+pub mod patch;
 pub mod pieces;
 pub mod residual;
 pub mod rope;

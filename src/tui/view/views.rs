@@ -16,6 +16,7 @@ use super::list::{Largest, List};
 use super::neurons::Neurons;
 use super::numbers::Numbers;
 use super::overview::Overview;
+use super::patch::Patch;
 use super::pieces::Pieces;
 use super::residual::Residual;
 use super::rope::Rope;
@@ -24,7 +25,7 @@ use super::sampler::Sampler;
 /// All views, in the order of the key `v`.
 pub static VIEWS: &[&dyn View] = &[
     &Heatmap, &Numbers, &List, &Largest, &Lens, &Parts, &Heads, &Overview, &Histogram, &Sampler, &Layers,
-    &Bars, &Cache, &Rope, &Residual, &Neurons, &Flow, &Pass, &Pieces,
+    &Bars, &Cache, &Rope, &Residual, &Neurons, &Flow, &Pass, &Pieces, &Patch,
 ];
 
 /// The views that can show `step`.
