@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use self::cells::{Cells, Region, Set};
 use super::{Edit, Operand, Operator, Part, Place};
 use crate::config::Pairing;
-use crate::ops::attention::visible;
 use crate::trace::stage::{Input, Op, Section};
 use crate::trace::{Axis, ModelCard, PassDims, Site, Sizes, Stage};
 
@@ -81,7 +80,7 @@ impl Reach {
     }
 
     fn visible(&self, dims: PassDims, layer: usize, t: usize) -> std::ops::Range<usize> {
-        visible(dims.start + t, self.sizes.window_of(layer))
+        self.sizes.sees(Some(layer)).keys(dims.start + t)
     }
 
     /// The rows in `rows` that see a key in `keys`.

@@ -6,7 +6,7 @@ use super::Frequency;
 use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::edit::{Edit, Part};
-use crate::ops::attention::{kv_head, visible};
+use crate::ops::attention::kv_head;
 use crate::trace::block::index_of;
 use crate::trace::stage::{Op, Rounded, StageInfo, Unit};
 use crate::trace::{Address, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Subject, Weight};
@@ -18,7 +18,8 @@ pub struct Rules {
     sizes: Sizes,
     cache: CacheDtype,
     sampling: Sampling,
-    frequencies: Vec<Frequency>,
+    /// The frequencies of each RoPE, in each pass if they vary between passes, else once.
+    frequencies: Vec<Vec<Vec<Frequency>>>,
     passes: Vec<PassDims>,
     /// The tokens that the passes read, by position.
     tokens: Vec<u32>,
@@ -46,7 +47,7 @@ impl Rules {
     /// The rules of a run of the model `card`, with cache type `cache` and the options `sampling`. It has no passes
     /// yet.
     pub fn new(card: ModelCard, cache: CacheDtype, sampling: Sampling) -> Self {
-        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card));
+        let (sizes, frequencies) = (card.sizes(), Self::frequencies_of(&card, &[]));
         let (passes, tokens, randoms) = (Vec::new(), Vec::new(), Vec::new());
         Self { card, sizes, cache, sampling, frequencies, passes, tokens, randoms }
     }
@@ -54,6 +55,11 @@ impl Rules {
     /// Adds the next pass, and the random number of its draw, if it uses one.
     pub fn push(&mut self, dims: PassDims, random: Option<f64>) {
         self.passes.push(dims);
+        for (rope, of_passes) in self.frequencies.iter_mut().enumerate() {
+            if self.card.config.rope(rope).varies() {
+                of_passes.push(Frequency::all(&self.card, rope, dims.keys()));
+            }
+        }
         self.randoms.push(random);
     }
 
@@ -70,7 +76,7 @@ impl Rules {
     /// The rules of the same run for another model.
     #[must_use]
     pub fn of_model(&self, card: ModelCard) -> Self {
-        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card));
+        let (sizes, frequencies) = (card.sizes(), Self::frequencies_of(&card, &self.passes));
         Self { card, sizes, frequencies, ..self.clone() }
     }
 
@@ -95,9 +101,26 @@ impl Rules {
         &self.tokens
     }
 
-    /// The angle of a pair from one position to the next, in radians.
-    pub fn frequency(&self, pair: usize) -> f32 {
-        self.frequencies[pair].value
+    /// The frequencies of each RoPE of `card` in `passes`.
+    fn frequencies_of(card: &ModelCard, passes: &[PassDims]) -> Vec<Vec<Vec<Frequency>>> {
+        let of = |rope: usize| match card.config.rope(rope).varies() {
+            true => passes.iter().map(|dims| Frequency::all(card, rope, dims.keys())).collect(),
+            false => vec![Frequency::all(card, rope, 1)],
+        };
+        (0..card.config.ropes()).map(of).collect()
+    }
+
+    /// The angle of a pair from one position to the next at `site`.
+    fn frequency(&self, site: Site, pair: usize) -> Frequency {
+        let rope = site.layer.and_then(|layer| self.card.config.rope_of(layer)).unwrap_or(0);
+        let of_passes = &self.frequencies[rope];
+        let number = self.passes.iter().position(|dims| dims.pass == site.pass).unwrap_or(0);
+        of_passes.get(number).unwrap_or(&of_passes[0])[pair]
+    }
+
+    /// The angle of a pair from one position to the next in the cosines and sines of `site`, in radians.
+    pub fn angle(&self, site: Site, pair: usize) -> f32 {
+        self.frequency(site, pair).value
     }
 
     /// The sizes of the model.
@@ -227,7 +250,7 @@ impl SiteRules<'_> {
             }
             Op::RopeTable => {
                 let pair = at % width;
-                let (frequency, sine) = (self.rules.frequencies[pair], unit == Unit::Sine);
+                let (frequency, sine) = (self.rules.frequency(self.site, pair), unit == Unit::Sine);
                 Fold::Angle { position: self.dims.start + token, pair, frequency, sine }
             }
             Op::Mask => Fold::Hide { seen: self.seen(at / keys).contains(&(at % keys)) },
@@ -406,9 +429,7 @@ impl SiteRules<'_> {
     /// The keys visible to token `t` of the pass. For a stage outside the layers, these are the keys visible in the
     /// layers with a window.
     fn seen(&self, t: usize) -> Range<usize> {
-        let sizes = &self.rules.sizes;
-        let window = self.site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
-        visible(self.dims.start + t, window)
+        self.rules.sizes.sees(self.site.layer).keys(self.dims.start + t)
     }
 
     /// The site of the scales of int8 values: the next row of the table of stages.
@@ -439,7 +460,7 @@ impl SiteRules<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ModelConfig;
+    use crate::config::{LayerSet, ModelConfig};
 
     /// The rules of a small model: three tokens, then one.
     fn rules(precision: Precision, change: impl FnOnce(&mut ModelConfig)) -> Rules {
@@ -516,7 +537,9 @@ mod tests {
 
     #[test]
     fn attention_reads_the_keys_that_a_token_sees_and_the_kv_head_that_its_head_shares() {
-        let rules = rules(Precision::F32, |config| (config.window, config.window_from) = (Some(2), 1));
+        let rules = rules(Precision::F32, |config| {
+            (config.window, config.window_layers) = (Some(2), LayerSet::From(1))
+        });
         let softmax = |layer, token| rule(&rules, Site::layer(0, layer, Stage::Softmax), &[1, token, 2]);
         let Fold::Softmax { x, at, .. } = softmax(1, 2) else { panic!() };
         assert_eq!(

@@ -7,6 +7,7 @@ mod split;
 use super::fold::largest;
 use super::rule::{Cell, Fold, Line, Place};
 use super::site::{Rules, SiteRules};
+use crate::config::Sees;
 use crate::config::{Arithmetic, CacheDtype, Pairing, Precision};
 use crate::error::{Error, Result};
 use crate::ops;
@@ -453,9 +454,9 @@ impl<O: Operands> Explainer<'_, O> {
     /// The angle of the cosine `cos`, as text: position 4 × 0.1778 = 0.7113 radians.
     fn turned_by(&self, cos: Cell) -> String {
         let Place::Stage(site) = cos.place else { return "its angle".to_owned() };
-        let pairs = self.rules.sizes().head_dim / 2;
+        let pairs = self.rules.sizes().pairs;
         let start = self.rules.pass(site.pass).map_or(0, |dims| dims.start);
-        let (position, frequency) = (start + cos.at / pairs, self.rules.frequency(cos.at % pairs));
+        let (position, frequency) = (start + cos.at / pairs, self.rules.angle(site, cos.at % pairs));
         let angle = position as f32 * frequency;
         format!("position {position} × {frequency:.6} = {angle:.4} radians")
     }
@@ -540,17 +541,18 @@ impl<O: Operands> Explainer<'_, O> {
         let Some(dims) = self.rules.pass(site.pass) else { return };
         let (keys, tokens) = (dims.keys(), dims.tokens);
         let (position, key) = (dims.start + at / keys % tokens, at % keys);
-        let sizes = self.rules.sizes();
-        let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
-        self.note(match (seen, window) {
+        self.note(match (seen, self.rules.sizes().sees(site.layer)) {
             (true, _) => format!("The token at position {position} sees key {key}."),
             (false, _) if key > position => {
                 format!("Key {key} comes after position {position}, so the token there must not see it.")
             }
-            (false, Some(window)) => format!(
+            (false, Sees::Window(window)) => format!(
                 "Key {key} has left the window of the token at position {position}: the token sees only {window} keys, including its own."
             ),
-            (false, None) => format!("Key {key} is hidden from the token at position {position}."),
+            (false, Sees::Chunk(chunk)) => format!(
+                "Key {key} is not in the chunk of the token at position {position}: the token sees only the keys of its own {chunk} positions."
+            ),
+            (false, Sees::All) => format!("Key {key} is hidden from the token at position {position}."),
         });
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sizes::{PassDims, Sizes};
-use crate::config::{Arithmetic, ModelConfig, Precision, RopeScaling};
+use crate::config::{Arithmetic, LayerSet, ModelConfig, Precision, RopeScaling};
 use crate::error::{Error, Result};
 
 /// The model that a trace was recorded from.
@@ -56,8 +56,11 @@ impl ModelCard {
     pub fn fill(&self, text: &str, dims: PassDims) -> String {
         let sizes = self.sizes();
         let window = sizes.window.map_or(String::new(), |window| {
-            let all = sizes.window_from == 0;
-            let from = if all { String::new() } else { format!(" (from layer {} on)", sizes.window_from) };
+            let from = match sizes.window_layers {
+                LayerSet::From(0) => String::new(),
+                LayerSet::From(first) => format!(" (from layer {first} on)"),
+                listed @ LayerSet::Listed(_) => format!(" ({listed})"),
+            };
             format!(" and k > {{start}} + t − {window}{from}")
         });
         let scaled = match &self.config.rope_scaling {
@@ -80,7 +83,7 @@ impl ModelCard {
             ("{HC}", (sizes.heads * sizes.head_dim).to_string()),
             ("{GC}", (sizes.kv_heads * sizes.head_dim).to_string()),
             ("{group}", (sizes.heads / sizes.kv_heads).to_string()),
-            ("{half}", (sizes.head_dim / 2).to_string()),
+            ("{half}", sizes.pairs.to_string()),
             ("{eps}", format!("{:?}", self.config.norm_eps)),
             ("{theta}", self.config.rope_theta.to_string()),
             ("{g}", sizes.group.map_or(String::new(), |group| group.to_string())),

@@ -1,7 +1,7 @@
 //! The sizes of a model and of a pass, from which shapes follow.
 
 use super::axis::Axis;
-use crate::config::{ModelConfig, Precision};
+use crate::config::{Activation, LayerSet, ModelConfig, Placement, Precision, Sees};
 
 /// The sizes that determine shapes, and which stages exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,32 @@ pub struct Sizes {
     pub hidden: usize,
     /// V: vocabulary.
     pub vocab: usize,
-    /// Whether queries and keys are normalised, head by head, before RoPE.
+    /// The number of pairs of a head's components that RoPE rotates.
+    pub pairs: usize,
+    /// The layers that have RoPE.
+    pub rope_layers: LayerSet,
+    /// Whether the layers with a window have a RoPE of their own.
+    pub local_rope: bool,
+    /// Whether queries and keys are normalised.
     pub qk_norm: bool,
+    /// Whether they are normalised after RoPE.
+    pub qk_norm_last: bool,
+    /// The places of the norms of the residual stream.
+    pub placement: Placement,
+    /// Whether scores have a soft cap.
+    pub score_cap: bool,
+    /// Whether logits have a soft cap.
+    pub logit_cap: bool,
+    /// The activation of the feed-forward network.
+    pub activation: Activation,
+    /// Whether the feed-forward network has no gate.
+    pub ungated: bool,
     /// W: keys that a token sees in a layer with a sliding window, its own included.
     pub window: Option<usize>,
-    /// The first layer with the window; all later ones have it too.
-    pub window_from: usize,
+    /// The layers with the window.
+    pub window_layers: LayerSet,
+    /// Whether the window is a chunk.
+    pub chunked: bool,
     /// Activations per scale, if matrix products run in int8.
     pub group: Option<usize>,
 }
@@ -82,21 +102,37 @@ impl Sizes {
             head_dim: config.head_dim,
             hidden: config.ffn_dim,
             vocab: config.vocab,
+            pairs: config.turned() / 2,
+            rope_layers: config.rope_layers,
+            local_rope: config.local_rope.is_some(),
             qk_norm: config.qk_norm,
+            qk_norm_last: config.qk_norm && config.qk_norm_form.after_rope,
+            placement: config.placement,
+            score_cap: config.score_cap.is_some(),
+            logit_cap: config.logit_cap.is_some(),
+            activation: config.activation,
+            ungated: config.ungated,
             window: config.window,
-            window_from: config.window_from,
+            window_layers: config.window_layers,
+            chunked: config.chunked,
             group: precision.group(),
         }
     }
 
-    /// The window of `layer`, if it has one.
-    pub fn window_of(&self, layer: usize) -> Option<usize> {
-        self.window.filter(|_| layer >= self.window_from)
+    /// The keys that a token sees in `layer`. Outside the layers, these are the keys that it sees in the layers with a
+    /// window, if there are any.
+    pub fn sees(&self, layer: Option<usize>) -> Sees {
+        let has_window = layer.is_none_or(|layer| self.window_layers.contains(layer));
+        match self.window.filter(|_| has_window) {
+            None => Sees::All,
+            Some(window) if self.chunked => Sees::Chunk(window),
+            Some(window) => Sees::Window(window),
+        }
     }
 
     /// Returns whether pass `dims` hides a key from a token in some layer: a later key, or one outside the window.
     pub fn hides(&self, dims: PassDims) -> bool {
-        dims.tokens > 1 || self.window.is_some_and(|window| dims.keys() > window)
+        dims.tokens > 1 || self.sees(None).hides(dims.keys())
     }
 
     /// The length of `axis` in pass `dims`.
@@ -109,7 +145,7 @@ impl Sizes {
             Axis::HeadDim => self.head_dim,
             Axis::Dim => self.dim,
             Axis::Hidden => self.hidden,
-            Axis::Pair => self.head_dim / 2,
+            Axis::Pair => self.pairs,
             Axis::Vocab => self.vocab,
             Axis::HeadsMerged => self.heads * self.head_dim,
             Axis::KvHeadsMerged => self.kv_heads * self.head_dim,

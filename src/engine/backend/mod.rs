@@ -16,7 +16,7 @@ pub mod plain;
 use std::ops::Range;
 use std::time::Duration;
 
-use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, ModelConfig, Pairing, Precision, Sees};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops::blocks::BlockRows;
 use llama_trace_core::ops::quantize::Quantized;
@@ -37,9 +37,35 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// C.
     pub head_dim: usize,
-    /// W, the length of the sliding window: the number of keys that each token sees, including its own. `None` means
-    /// all keys up to its own.
-    pub window: Option<usize>,
+    /// The keys that each token sees.
+    pub sees: Sees,
+    /// The factor of the dot products; `None` for 1/√C.
+    pub scale: Option<f32>,
+    /// The soft cap of the scores.
+    pub cap: Option<f32>,
+}
+
+impl AttentionShape {
+    /// Llama's attention, with a window if there is one.
+    pub const fn llama(heads: usize, kv_heads: usize, head_dim: usize, window: Option<usize>) -> Self {
+        let sees = match window {
+            Some(window) => Sees::Window(window),
+            None => Sees::All,
+        };
+        Self { heads, kv_heads, head_dim, sees, scale: None, cap: None }
+    }
+
+    /// Attention of `layer`.
+    pub fn of(config: &ModelConfig, layer: usize) -> Self {
+        Self {
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            sees: config.sees(layer),
+            scale: config.score_scale,
+            cap: config.score_cap,
+        }
+    }
 }
 
 /// The intermediate results of attention. Each part has the rows of the stage with the same name.

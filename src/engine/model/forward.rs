@@ -124,8 +124,7 @@ fn attend(
     backend.rope(k, cos, sin, config.pairing, config.kv_heads, c, t, &mut work.xk_rope)?; // (T, G, C)
     see.stage(Stage::XkRope, &mut work.xk_rope)?;
 
-    let window = model.sizes().window_of(l);
-    let shape = AttentionShape { heads: config.heads, kv_heads: config.kv_heads, head_dim: c, window };
+    let shape = AttentionShape::of(config, l);
     for (span, cache) in caches.iter_mut().enumerate() {
         let (cache_k, cache_v) = cache.layer(l);
         backend.cache(&work.xk_rope, kv, &work.pass, span, cache_k)?; // (K, G, C)

@@ -63,8 +63,7 @@ impl Model {
         let weights = Weights::load(checkpoint, &*backend)?;
         // After a request to stop, weights that were being assembled may be incomplete.
         backend.stop().check()?;
-        let ModelConfig { head_dim, rope_theta, ref rope_scaling, .. } = config;
-        let frequencies = ops::rope::frequencies(backend.arithmetic(), head_dim, rope_theta, rope_scaling);
+        let frequencies = ops::rope::frequencies(backend.arithmetic(), config.turned(), &config.rope(0), 1);
         let mut rope_frequencies = backend.buffer(frequencies.len())?;
         backend.write(&frequencies, 0, &mut rope_frequencies)?;
         backend.sync()?;

@@ -334,7 +334,7 @@ impl<'a> Observer<'a> {
             for t in 0..part.dims.tokens {
                 row.fill(0.0);
                 let position = part.dims.start + t;
-                ops::attention::mask(&mut row, ops::attention::visible(position, see.sizes.window));
+                ops::attention::mask(&mut row, see.sizes.sees(None).keys(position));
                 see.record(site, t..t + 1, Values::F32(&row))?;
             }
             Ok(())

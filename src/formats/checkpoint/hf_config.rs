@@ -14,7 +14,7 @@ use super::fields::Source;
 use super::json::{Fields, parse_object};
 use super::screen::{Notes, Screen};
 use crate::files::{brief, printable};
-use llama_trace_core::config::{ModelConfig, Pairing};
+use llama_trace_core::config::{LayerSet, ModelConfig};
 use llama_trace_core::error::Result;
 
 /// Reads the hyperparameters from the text of a config.json without the fields `ignore`. Also returns the notes about
@@ -90,23 +90,20 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(Model
     let config = ModelConfig {
         dim,
         layers,
-        heads,
-        kv_heads,
-        head_dim,
         ffn_dim: fields.required_size("intermediate_size")?,
         vocab: fields.required_size("vocab_size")?,
         context,
         norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
         rope_theta,
         rope_scaling,
-        pairing: Pairing::Halves,
         qkv_bias,
         output_bias,
         mlp_bias,
         qk_norm: family == Family::Qwen3,
         window,
-        window_from,
+        window_layers: LayerSet::From(window_from),
         tied: fields.flag("tie_word_embeddings")?,
+        ..ModelConfig::of_heads(heads, kv_heads, head_dim)
     };
     config.check().map_err(|error| error.at(place))?;
     screen.notes.class = Class::of(object.get("architectures"));

@@ -225,7 +225,11 @@ impl Checkpoint {
     pub fn check_weights(&self) -> Result<()> {
         let layers = (0..self.config.layers)
             .flat_map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
-        let read = [Weight::Embedding].into_iter().chain(layers).chain([Weight::FinalNorm, Weight::Head]);
+        let read = [Weight::Embedding].into_iter().chain(layers).chain([
+            Weight::FinalNorm,
+            Weight::FinalNormBias,
+            Weight::Head,
+        ]);
         read.filter(|weight| weight.is_in(&self.config))
             .try_for_each(|weight| self.tensor(weight, &weight.shape(&self.config)).map(drop))
     }

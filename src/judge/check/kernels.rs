@@ -155,10 +155,8 @@ impl<'m> Kernels<'m> {
             }
             Ok(values(&made[&site]).to_vec())
         };
-        let (heads, kv_heads, head_dim) = (sizes.heads, sizes.kv_heads, sizes.head_dim);
-        let window = site.layer.and_then(|layer| sizes.window_of(layer));
-        let shape = AttentionShape { heads, kv_heads, head_dim, window };
-        let (q, row) = (values(q), kv_heads * head_dim);
+        let shape = AttentionShape::of(&self.model.config, site.layer.unwrap_or(0));
+        let (q, row) = (values(q), sizes.kv_heads * sizes.head_dim);
         let keeps = |backend: &dyn Backend| backend.bit_exact(Operation::Attention);
         self.each_in_order(rules, site, plain, keeps, |backend| {
             let all =

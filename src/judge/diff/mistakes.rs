@@ -18,7 +18,7 @@ mod whole;
 
 use super::bench::{Exactly, Otherwise};
 use crate::check::{Change, Nothing};
-use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::config::{LayerSet, ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace_core::trace::{Frame, ModelCard, Op, PassDims, Site, Stage};
 pub(super) use whole::Operands;
 
@@ -297,8 +297,11 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         config.rope_scaling = RopeScaling::None;
     });
     let own = match card.config.rope_scaling {
-        RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),
-        RopeScaling::None | RopeScaling::Divisors(_) => None,
+        RopeScaling::Linear { factor }
+        | RopeScaling::Llama3 { factor, .. }
+        | RopeScaling::Yarn { factor, .. }
+        | RopeScaling::Dynamic { factor, .. } => Some(factor),
+        RopeScaling::None | RopeScaling::LongRope { .. } | RopeScaling::Divisors(_) => None,
     };
     // The band of frequencies and the context of Llama 3's scaling: common ones, and this model's.
     let mut between: Vec<_> = [8192, 4096, 2048].map(|context| (1.0, 4.0, context)).into();
@@ -336,7 +339,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     for window in [None].into_iter().chain(around.chain(shown).map(Some)) {
         let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
         add("window", form, stages(SEEING), &[Stage::Mask, Stage::MaskedScores], &|config| {
-            (config.window, config.window_from) = (window, 0);
+            (config.window, config.window_layers) = (window, LayerSet::ALL);
         });
     }
     let mut rounded = Mistake::of("bf16_rounding", "results", Stage::ALL, Nothing);

@@ -10,7 +10,7 @@ use ndarray::{ArrayD, IxDyn};
 use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops;
-use llama_trace_core::ops::attention::{kv_head, mask, scale, softmax_visible, visible};
+use llama_trace_core::ops::attention::{kv_head, mask, scale, softmax_visible};
 use llama_trace_core::ops::elementwise::{add, mul};
 use llama_trace_core::ops::round;
 use llama_trace_core::stop::Stop;
@@ -151,8 +151,8 @@ pub fn derive_rows(
     let mut out = vec![0.0; rows.len() * width];
     // The keys visible to row t. For a stage outside the layers, these are the keys visible in the layers with a
     // window.
-    let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
-    let seen = |t: usize| visible(dims.start + t, window);
+    let sees = sizes.sees(site.layer);
+    let seen = |t: usize| sees.keys(dims.start + t);
     let each = |out: &mut [f32], row: &mut dyn FnMut(usize, &mut [f32]) -> Result<()>| {
         for (i, out) in rows.clone().zip(out.chunks_exact_mut(width)) {
             stop.check()?;

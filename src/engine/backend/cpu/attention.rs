@@ -9,7 +9,7 @@ use super::kernel::Aligned;
 use super::{Cpu, MIN_PARALLEL, memory};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Span};
 use llama_trace_core::error::Result;
-use llama_trace_core::ops::attention::{kv_head, mask, visible};
+use llama_trace_core::ops::attention::{kv_head, mask};
 use llama_trace_core::stop::Stop;
 use llama_trace_core::threads;
 use llama_trace_core::threads::prelude::*;
@@ -69,7 +69,7 @@ pub(super) fn attention(
 ) -> Result<()> {
     let Cpu { kernel, precision, stop, .. } = cpu;
     let (kernel, precision) = (*kernel, *precision);
-    let AttentionShape { heads, kv_heads, head_dim, window } = shape;
+    let AttentionShape { heads, kv_heads, head_dim, sees, .. } = shape;
     let (Span { start, tokens, .. }, all_keys) = (span, span.keys());
     repeat_kv(shape, all_keys, AttentionPart::Keys, keys, sink, stop)?;
     repeat_kv(shape, all_keys, AttentionPart::Values, values, sink, stop)?;
@@ -91,7 +91,7 @@ pub(super) fn attention(
         stop.check()?;
         let (first_row, kv_head) = (unit / kv_heads * block, unit % kv_heads);
         let head = Head { stride: kv_heads * head_dim, at: kv_head * head_dim, width: head_dim };
-        let visible = |row: usize| visible(start + first_row + row, window);
+        let visible = |row: usize| sees.keys(start + first_row + row);
         // Keys after the causal edge or before the window are computed only if the sink wants them.
         let computed = |row| if wanted.qk || wanted.scores { 0..all_keys } else { visible(row) };
         let last_row = out.len() - 1;

@@ -9,7 +9,7 @@ use crate::backend::{AttentionPart, AttentionShape, Span};
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::memory;
-use llama_trace_core::ops::attention::{kv_head, mask, visible};
+use llama_trace_core::ops::attention::{kv_head, mask};
 use llama_trace_core::stop::Stop;
 use llama_trace_core::threads::prelude::*;
 
@@ -43,9 +43,9 @@ pub struct Attention<'a> {
 /// and an error if there is not enough memory.
 pub fn attention(of: Attention<'_>, stop: &Stop, change: &mut ChangePart<'_>) -> Result<Vec<f32>> {
     let Attention { shape, span, precision, q, keys, values } = of;
-    let AttentionShape { heads, kv_heads, head_dim: c, window } = shape;
+    let AttentionShape { heads, kv_heads, head_dim: c, sees, .. } = shape;
     let (isa, tokens, all) = (Kernel::default().isa, span.tokens, span.keys());
-    let visible = |row: usize| visible(span.start + row % tokens, window);
+    let visible = |row: usize| sees.keys(span.start + row % tokens);
     let mut keys = repeated(keys, heads, kv_heads, c)?;
     change(AttentionPart::Keys, &mut keys)?;
     let mut values = repeated(values, heads, kv_heads, c)?;

@@ -86,9 +86,6 @@ pub(super) fn model_config(
     let config = ModelConfig {
         dim,
         layers,
-        heads,
-        kv_heads: of_layers("attention.head_count_kv")?.unwrap_or(heads),
-        head_dim,
         ffn_dim: required_of_layers("feed_forward_length")?,
         vocab,
         context: metadata.required_size(&key("context_length"))?,
@@ -98,12 +95,11 @@ pub(super) fn model_config(
         pairing,
         qk_norm,
         // In llama.cpp, none of these architectures has a sliding window, whatever the file contains.
-        window: None,
-        window_from: 0,
         qkv_bias: any([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
         output_bias: any([LayerWeight::Bo; 3]),
         mlp_bias: any([LayerWeight::B1, LayerWeight::B2, LayerWeight::B3]),
         tied: !has(contents, Weight::Head),
+        ..ModelConfig::of_heads(heads, of_layers("attention.head_count_kv")?.unwrap_or(heads), head_dim)
     };
     contents.tensors.remove(ROPE_FREQS);
     config.check().map_err(|error| error.at(place))?;

@@ -1,5 +1,5 @@
 use super::*;
-use llama_trace_core::config::RopeScaling;
+use llama_trace_core::config::{LayerSet, RopeScaling};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -88,7 +88,7 @@ fn of(family: &str, changes: &Value) -> Result<ModelConfig> {
 fn a_family_is_its_switches() {
     let config = of("mistral", &json!({"attention_bias": true, "mlp_bias": true})).unwrap();
     assert!(!config.qkv_bias && !config.output_bias && !config.mlp_bias && !config.qk_norm);
-    assert_eq!((config.window, config.window_from, config.context), (Some(4096), 0, 131_072));
+    assert_eq!((config.window, config.window_layers, config.context), (Some(4096), LayerSet::ALL, 131_072));
     assert_eq!(of("mistral", &json!({"sliding_window": null})).unwrap().window, None);
     assert_eq!(of("mistral", &json!({"sliding_window": 7})).unwrap().window, Some(7));
     of("mistral", &json!({"sliding_window": 0})).unwrap_err();
@@ -122,14 +122,14 @@ fn the_layers_with_a_window_are_counted_or_listed() {
             for (name, value) in changes.as_object().unwrap() {
                 all[name] = value.clone();
             }
-            of(family, &all).map(|config| (config.window, config.window_from))
+            of(family, &all).map(|config| (config.window, config.window_layers))
         };
         let (full, sliding) = ("full_attention", "sliding_attention");
-        assert_eq!(windows(json!({})).unwrap(), (None, 0), "28 layers without one");
-        assert_eq!(windows(json!({"max_window_layers": 1})).unwrap(), (Some(7), 1));
-        assert_eq!(windows(json!({"max_window_layers": 0})).unwrap(), (Some(7), 0));
-        assert_eq!(windows(json!({"layer_types": [full, sliding]})).unwrap(), (Some(7), 1));
-        assert_eq!(windows(json!({"layer_types": [full, full]})).unwrap(), (None, 0));
+        assert_eq!(windows(json!({})).unwrap(), (None, LayerSet::ALL), "28 layers without one");
+        assert_eq!(windows(json!({"max_window_layers": 1})).unwrap(), (Some(7), LayerSet::From(1)));
+        assert_eq!(windows(json!({"max_window_layers": 0})).unwrap(), (Some(7), LayerSet::ALL));
+        assert_eq!(windows(json!({"layer_types": [full, sliding]})).unwrap(), (Some(7), LayerSet::From(1)));
+        assert_eq!(windows(json!({"layer_types": [full, full]})).unwrap(), (None, LayerSet::ALL));
         for wrong in [json!([sliding, full]), json!([full]), json!([full, "chunked_attention"]), json!("x")] {
             windows(json!({"layer_types": wrong})).unwrap_err();
         }

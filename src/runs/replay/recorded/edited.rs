@@ -16,7 +16,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops::rope::rope;
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::stage::Input;
-use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Run, Site, Sizes, Stage, Stats};
+use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Run, Site, Stage, Stats};
 use llama_trace_engine::backend::edited::{Attention, attention};
 use llama_trace_engine::backend::{AttentionPart, AttentionShape, Span};
 
@@ -209,10 +209,9 @@ impl Reader {
         let [q, keys, values] = [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| site.other(stage));
         let (q, keys, values) = (self.frame(q)?, self.frame(keys)?, self.frame(values)?);
         let layer = site.layer.unwrap_or(0);
-        let Sizes { heads, kv_heads, head_dim, .. } = sizes;
         let precision = self.trace.card().precision;
         let of = Attention {
-            shape: AttentionShape { heads, kv_heads, head_dim, window: sizes.window_of(layer) },
+            shape: AttentionShape::of(&self.trace.card().config, layer),
             span: Span { sequence: site.sequence, start: dims.start, tokens: dims.tokens },
             precision,
             q: values_of(&q),
