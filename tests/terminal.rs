@@ -12,6 +12,8 @@ mod endings;
 mod judged;
 #[path = "terminal/lessons.rs"]
 mod lessons;
+#[path = "terminal/patch.rs"]
+mod patch;
 #[path = "common/pty.rs"]
 mod pty;
 #[path = "terminal/stopping.rs"]

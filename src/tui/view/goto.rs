@@ -9,7 +9,7 @@ use llama_trace_core::error::printable;
 use llama_trace_core::trace::Step;
 
 use super::super::app::App;
-use super::super::goto::{edit_in, is_edit, prompt_of, target, token_in, without_in};
+use super::super::goto::{edit_in, is_edit, prompt_of, takes_text, target, token_in, without_in};
 use super::super::input::GotoLine;
 use super::super::screen_option::ScreenOption;
 use super::super::synonyms::meant;
@@ -33,6 +33,10 @@ const LISTED: usize = 10;
 fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
         return "Enter runs this text as a new run".to_owned();
+    }
+    if takes_text(text) {
+        return "type a text of equally many tokens, or an open run: r1; Enter maps which places carry its answer"
+            .to_owned();
     }
     if is_edit(text) {
         let empty = text.trim_end().ends_with('=');
@@ -92,6 +96,7 @@ impl Widget for GotoPopup<'_> {
         let line = &self.line.text;
         let title = match () {
             () if prompt_of(line).is_some() => " another prompt ",
+            () if takes_text(line) => " patch: values from a clean prompt ",
             () if edit_in(line).is_some() => " this prompt with an edit ",
             () if token_in(line).is_some() => " this prompt with another token ",
             () if without_in(line).is_some() => " this prompt without a part of the model ",

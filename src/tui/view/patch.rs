@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use llama_trace_core::trace::patch::{Metric, PatchEffect, PatchEnds, PatchMap, Place};
-use llama_trace_core::trace::{Address, Axis, Query, Region, Stage, Step, TokenLabel};
+use llama_trace_core::trace::{Address, Axis, Query, Region, Run, Stage, Step, TokenLabel};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -23,11 +23,13 @@ const LABEL: u16 = 10;
 /// Minimum and maximum columns of a cell.
 const NARROWEST: u16 = 4;
 const WIDEST: u16 = 10;
-/// Lines above the cells of a map over tokens: the clean tokens that differ, the tokens, and their numbers.
-const HEADER: u16 = 3;
+/// Lines below which a token has at most two lines above its column.
+const LOW: u16 = 20;
 /// Number of the largest effects in the list below the cells.
 const LISTED: u16 = 8;
-/// Columns of the longest bar.
+/// Columns of an effect and of an address in this list, and of the longest bar.
+const NUMBER: usize = 6;
+const ADDRESS: usize = 26;
 const BAR: usize = 24;
 
 /// Layers and tokens, or layers and heads, coloured by their effect.
@@ -58,14 +60,15 @@ impl Patch {
             return Some(vec!["The map is that of the first run. v shows another view of both runs.".into()]);
         }
         if app.clean().is_none() {
+            let other = u16::from(app.outline().run == Run::ITSELF);
             return Some(vec![
                 "Which places carry the answer? This map needs a second prompt of equally many tokens that the model continues differently: the clean prompt. The prompt of this run is the corrupted one.".into(),
-                format!("Type /patch and a text of {tokens} tokens, or /patch r1 for the prompt of an open run. Then the prompt of this run is run again and again, each time with the values of one place from the clean run."),
+                format!("Type /patch and a text of {tokens} tokens, or /patch r{other} for the prompt of an open run. Then the prompt of this run is run again and again, each time with the values of one place from the clean run."),
             ]);
         }
         let Some(filled) = app.filled() else {
             return Some(match app.patch_failure() {
-                Some(reason) => vec![format!("There is no map: {reason}"), "r tries again.".into()],
+                Some(reason) => vec![format!("There is no map: {reason}")],
                 None => vec!["running both prompts …".into()],
             });
         };
@@ -160,7 +163,13 @@ impl View for Patch {
             (app.cursor.cell.0.min(rows.saturating_sub(1)), app.cursor.cell.1.min(columns.saturating_sub(1)));
         let room = usize::from(body.width.saturating_sub(LABEL));
         let cell = u16::try_from(room / columns.max(1)).unwrap_or(u16::MAX).clamp(NARROWEST, WIDEST);
-        let header = if app.patch.map == PatchMap::Heads { 1 } else { HEADER };
+        let header = match app.patch.map {
+            PatchMap::Heads => 1,
+            _ => {
+                let (clean, own) = label_lines(app, cell, most_lines(body));
+                clean + own + 1
+            }
+        };
         // The cells are more important than the list below.
         let room = body.height.saturating_sub(header + u16::try_from(rows).unwrap_or(u16::MAX));
         let footer = (LISTED + 1).min(room.max(body.height / 3));
@@ -243,7 +252,7 @@ impl View for Patch {
         let (theme, Some(filled)) = (app.theme, app.filled()) else { return };
         let span = Self::span(filled, app.patch.metric);
         let coloured = theme.depth() > Depth::Ansi;
-        let mut pieces = vec![Piece::whole("% effect ", theme.dim())];
+        let mut pieces = vec![Piece::whole("% ", theme.dim())];
         // Without colours, the cells have only numbers.
         if theme.depth() > Depth::None {
             pieces.push(Piece::whole(percent(-span.high) + " ", Style::new()));
@@ -276,7 +285,10 @@ impl View for Patch {
                     figure(value),
                 ]
             }
-            None => vec![dim("not computed yet")],
+            None => vec![match app.patch_failure() {
+                Some(reason) => Piece::words(reason, theme.error()),
+                None => dim("not computed yet"),
+            }],
         };
         put_fit(buf, foot, 0, 1, &line);
         let forms = [
@@ -289,7 +301,7 @@ impl View for Patch {
         if let Some(column) = place.token {
             let own = Self::tokens(app).get(column).map_or(String::new(), |token| text::visible(&token.text));
             line.push(Piece::words(format!(" · token {own}"), theme.token()).rank(1));
-            let other = other_token(app, column).map(|other| format!(", in the clean prompt {other}"));
+            let other = other_token(app, column).map(|other| format!(", clean {other}"));
             line.extend(other.map(|other| Piece::words(other, theme.token()).rank(2)));
         } else {
             line.push(dim(" · all tokens").rank(1));
@@ -326,7 +338,10 @@ impl View for Patch {
                 None => ("·".to_owned(), theme.dim()),
                 Some(PatchEffect { effect, .. }) if effect.is_nan() => ("nan".to_owned(), theme.error()),
                 Some(PatchEffect { effect, .. }) => {
-                    (percent_in(effect, width - 1), theme.cell(effect, span).style)
+                    let content = percent_in(effect, width - 1);
+                    // With few colours, the sign alone would colour an effect that is rounded to 0.
+                    let is_none = content == "0" && theme.depth() <= Depth::Ansi;
+                    (content, if is_none { theme.dim() } else { theme.cell(effect, span).style })
                 }
             };
             let content = text::right(&content, width - 1) + " ";
@@ -340,33 +355,77 @@ impl View for Patch {
     }
 }
 
+/// A text in lines of `width` columns, at most `most` of them. The last line of a longer text ends in `…`.
+fn stacked(content: &str, width: usize, most: usize) -> Vec<String> {
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for c in content.chars() {
+        let longer = format!("{line}{c}");
+        if text::width(&longer) <= width {
+            line = longer;
+        } else if lines.len() + 1 == most {
+            line = text::cut(&longer, width);
+            break;
+        } else {
+            lines.push(std::mem::replace(&mut line, c.to_string()));
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+/// The number of lines of the clean tokens that differ, and of the tokens of this run, above cells of `cell` columns.
+fn label_lines(app: &App, cell: u16, most: usize) -> (u16, u16) {
+    let width = usize::from(cell) - 1;
+    let lines = |texts: &mut dyn Iterator<Item = String>| {
+        let mut lines = 0;
+        for text in texts {
+            lines = lines.max(stacked(&text, width, most).len());
+            if lines == most {
+                break;
+            }
+        }
+        lines as u16
+    };
+    let tokens = Patch::tokens(app);
+    let clean = lines(&mut (0..tokens.len()).filter_map(|column| other_token(app, column)));
+    (clean, lines(&mut tokens.iter().map(|token| text::visible(&token.text))))
+}
+
 /// Draws the numbers of the heads, or the tokens and their numbers, above the columns.
 fn heads_of_columns(app: &App, layout: &Layout, buf: &mut Buffer) {
     let (theme, area) = (app.theme, layout.area);
-    let over_tokens = layout.header == HEADER;
-    let last = layout.header - 1;
+    let over_tokens = app.patch.map != PatchMap::Heads;
+    let (last, most) = (layout.header - 1, most_lines(area));
+    let (clean, _) = if over_tokens { label_lines(app, layout.cell, most) } else { (0, 0) };
     put(buf, area, 0, last, if over_tokens { "token" } else { "head" }, theme.dim());
-    if over_tokens {
+    if clean > 0 {
         put(buf, area, 0, 0, "clean", theme.dim());
-        put(buf, area, 0, 1, "this run", theme.dim());
+    }
+    if over_tokens {
+        put(buf, area, 0, clean, "this run", theme.dim());
     }
     let width = usize::from(layout.cell) - 1;
     for (right, column) in layout.visible_columns(app).enumerate() {
         let x = layout.label + right as u16 * layout.cell;
         let chosen = column == layout.cursor.1;
-        let put_right = |y: u16, content: &str, style: Style, buf: &mut Buffer| {
-            put(buf, area, x, y, &text::right(&text::cut(content, width), width), style);
-        };
-        put_right(last, &column.to_string(), if chosen { theme.current() } else { theme.index() }, buf);
-        if over_tokens {
-            let own =
-                Patch::tokens(app).get(column).map_or(String::new(), |token| text::visible(&token.text));
-            put_right(1, &own, if chosen { theme.current() } else { theme.token() }, buf);
-            if let Some(other) = other_token(app, column) {
-                put_right(0, &other, theme.strong(), buf);
+        let style = |plain: Style| if chosen { theme.current() } else { plain };
+        put(buf, area, x, last, &text::right(&column.to_string(), width), style(theme.index()));
+        if !over_tokens {
+            continue;
+        }
+        let own = Patch::tokens(app).get(column).map_or(String::new(), |token| text::visible(&token.text));
+        let other = other_token(app, column).map(|other| (0, other, theme.strong()));
+        for (top, content, style) in other.into_iter().chain([(clean, own, style(theme.token()))]) {
+            for (y, line) in (top..).zip(stacked(&content, width, most)) {
+                put(buf, area, x, y, &text::right(&line, width), style);
             }
         }
     }
+}
+
+/// The most lines of a token above its column.
+fn most_lines(area: Rect) -> usize {
+    if area.height < LOW { 2 } else { 3 }
 }
 
 /// Draws the places with the largest effects so far.
@@ -385,12 +444,14 @@ fn largest(app: &App, layout: &Layout, filled: &Filled, buf: &mut Buffer) {
         .collect();
     places.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
     let high = Patch::span(filled, app.patch.metric).high;
+    // A bar that was cut at the edge would have another length.
+    let most = BAR.min(usize::from(area.width).saturating_sub(NUMBER + ADDRESS + 2));
     for (y, (at, effect)) in (top..bottom).zip(places) {
-        let filled = (effect.abs() / high * BAR as f64).round() as usize;
-        let bar = if effect < 0.0 { "░" } else { "█" }.repeat(filled.min(BAR));
+        let filled = (effect.abs() / high * most as f64).round() as usize;
+        let bar = if effect < 0.0 { "░" } else { "█" }.repeat(filled.min(most));
         let address = app.patch.map.place(at / columns, at % columns).address().to_string();
-        let x = put(buf, area, 0, y, &text::right(&format!("{} %", percent(effect)), 8), Style::new());
-        let x = x + put(buf, area, x + 1, y, &text::left(&address, 26), theme.code());
+        let x = put(buf, area, 0, y, &text::right(&format!("{} %", percent(effect)), NUMBER), Style::new());
+        let x = x + put(buf, area, x + 1, y, &text::left(&address, ADDRESS), theme.code());
         put(buf, area, x + 2, y, &bar, theme.bar());
     }
 }
