@@ -14,7 +14,8 @@ const imports = {
 
 function say(text) {
   const bytes = encoder.encode(text);
-  new Uint8Array(tracer.memory.buffer, tracer.room(bytes.length) >>> 0, bytes.length).set(bytes);
+  const place = tracer.room(bytes.length) >>> 0;
+  new Uint8Array(tracer.memory.buffer, place, bytes.length).set(bytes);
 }
 
 // Works until nothing is left to do, without drawing.
@@ -30,9 +31,12 @@ function press(...keys) {
   work();
 }
 
-const screen = () => new TextDecoder().decode(new Uint8Array(tracer.memory.buffer, tracer.screen_text(), tracer.screen(false)));
+function screen() {
+  const length = tracer.screen(false);
+  return new TextDecoder().decode(new Uint8Array(tracer.memory.buffer, tracer.screen_text(), length));
+}
 
-onmessage = async ({ data: { file, count, link } }) => {
+async function measure({ file, count, link }) {
   const packed = await fetch("llama-trace.wasm.gz");
   const bytes = new Response(packed.body.pipeThrough(new DecompressionStream("gzip")), { headers: { "Content-Type": "application/wasm" } });
   tracer = (await WebAssembly.instantiateStreaming(bytes, imports)).instance.exports;
@@ -56,4 +60,6 @@ onmessage = async ({ data: { file, count, link } }) => {
     times.push(performance.now() - begun);
   }
   postMessage({ times, screen: screen() });
-};
+}
+
+onmessage = ({ data }) => measure(data).catch((error) => postMessage({ error: String(error) }));

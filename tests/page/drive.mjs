@@ -4,7 +4,7 @@
 //
 // FOLDER is a page that `.ci/page` built; PROGRAM is a native build of llama-trace, whose screens must be equal to those
 // of the page. With LLAMA_TRACE_PICTURES=DIR, each test leaves a picture of its last screen there. LLAMA_TRACE_ONLY runs
-// the tests whose titles contain this text.
+// the tests whose titles match this expression.
 import assert from "node:assert/strict";
 
 import { Browser } from "./browser.mjs";
@@ -16,8 +16,16 @@ import program from "./program.mjs";
 import screens from "./screens.mjs";
 import walk from "./walk.mjs";
 
-const only = process.env.LLAMA_TRACE_ONLY;
+const only = new RegExp(process.env.LLAMA_TRACE_ONLY ?? "");
+// A test that takes longer, in milliseconds, has failed.
+const LONGEST = 300000;
 const tests = { ...walk, ...inputs, ...screens, ...links, ...files, ...program };
+
+async function inTime(running) {
+  let timer;
+  const late = new Promise((_, failed) => (timer = setTimeout(failed, LONGEST, new Error(`it did not end within ${LONGEST} ms`))));
+  await Promise.race([running, late]).finally(() => clearTimeout(timer));
+}
 
 let failures = 0;
 for (const name of browsers.length ? browsers : ["chromium"]) {
@@ -25,12 +33,12 @@ for (const name of browsers.length ? browsers : ["chromium"]) {
   try {
     await browser.open(address, 960, 664);
     for (const [title, test] of Object.entries(tests)) {
-      if (only && !title.includes(only)) continue;
+      if (!only.test(title)) continue;
       const started = Date.now();
       try {
         browser.problems.length = 0;
         await browser.resize(960, 664);
-        await test(browser);
+        await inTime(test(browser));
         // Firefox asks for an icon by itself, and the policy of the page refuses it.
         const problems = browser.problems.filter((problem) => !problem.includes("/favicon.ico"));
         assert.deepEqual(problems, [], "errors on the console");
