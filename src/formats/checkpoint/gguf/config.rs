@@ -66,7 +66,7 @@ pub(super) fn model_config(
     };
     let heads = required_of_layers("attention.head_count")?;
     let head_dim = head_dim(metadata, architecture, dim, heads)?;
-    let table = contents.tensors.get(&Naming::Gguf.name(Weight::Embedding));
+    let table = contents.tensors.get(&Naming::Gguf(&[]).name(Weight::Embedding));
     // One layer with a bias is enough. A layer that lacks this bias then gives an error later, instead of being
     // computed without it.
     let any = |weights: [LayerWeight; 3]| {
@@ -125,7 +125,7 @@ fn screen(metadata: &mut Metadata<'_>, prefix: &str, place: &str, ignore: &[Stri
 
 /// Returns whether the file has a tensor for `weight`, of any dtype.
 fn has(contents: &Contents, weight: Weight) -> bool {
-    let name = Naming::Gguf.name(weight);
+    let name = Naming::Gguf(&[]).name(weight);
     contents.tensors.contains_key(&name) || contents.unreadable.contains_key(&name)
 }
 
@@ -146,7 +146,7 @@ fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Archite
 
 /// Rejects a file with a tensor that this forward pass does not use, because the model computes something else.
 fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool, place: &str) -> Result<()> {
-    let known = |name: &str| match Naming::Gguf.weight(name) {
+    let known = |name: &str| match Naming::Gguf(&[]).weight(name) {
         Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) if !qk_norm => false,
         Some(Weight::Layer(layer, _)) => layer < layers,
         weight => weight.is_some() || name == ROPE_FREQS,

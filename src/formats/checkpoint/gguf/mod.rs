@@ -75,7 +75,7 @@ fn assemble(
         notes,
         tensors: contents.tensors,
         unreadable: contents.unreadable,
-        naming: Naming::Gguf,
+        naming: Naming::Gguf(&[]),
     })
 }
 
