@@ -9,7 +9,7 @@
 
 use serde_json::Value;
 
-use super::family::{Family, Field, Means};
+use super::family::{Architecture, Family, Field, Means};
 
 /// The location of a field. The fields of one family take precedence over rows for every config.json.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub enum Source {
     Meta,
     /// A GGUF file's keys, without the prefix of the architecture.
     Gguf,
+    /// The keys that this architecture reads.
+    Architecture(&'static Architecture),
 }
 
 /// The treatment of a field.
@@ -249,11 +251,12 @@ pub const TABLE: &[Row] = &[
     ]),
     row(Gguf, Harmless, Absent, &[
         "tensor_data_layout", "pooling_type", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-        // Parameters of YaRN. They have an effect only if rope.scaling.type is yarn, which is refused.
+        // Only some architectures read these.
         "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
         "classifier.output_labels",
     ]),
     row(Gguf, Refused(&[Neutral::True]), Fails, &["attention.causal"]),
+    // Read if rope.scaling.type is yarn or longrope.
     row(Gguf, Refused(ONE), Absent, &["rope.scaling.attn_factor"]),
     row(Gguf, Refused(NEGATIVE), Absent, &["rope.scaling.yarn_ext_factor"]),
     row(Gguf, Refused(ONE_OR_ZERO), Absent, &[
@@ -305,6 +308,10 @@ pub(super) fn find(sources: &[Source], name: &str) -> Option<Treatment> {
     };
     sources.iter().find_map(|&source| match source {
         Source::Family(family) => family.named(name).map(Treatment::from),
+        Source::Architecture(architecture) => {
+            let reads = architecture.keys.contains(&name);
+            reads.then_some(Treatment { rule: Obeyed, null: Absent })
+        }
         _ => {
             let row = TABLE.iter().find(|row| row.source == source && row.names.iter().any(is))?;
             Some(Treatment { rule: row.rule, null: row.null })

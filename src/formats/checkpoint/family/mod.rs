@@ -6,6 +6,7 @@
 mod cohere;
 mod field;
 mod gemma;
+mod gguf;
 mod glm;
 mod llama;
 mod mistral;
@@ -13,13 +14,14 @@ mod olmo;
 mod others;
 mod qwen;
 
-use llama_trace_core::config::{Norm, NormKind, Pairing, Placement, QkNormForm, QkWidth};
+use llama_trace_core::config::{Activation, Norm, NormKind, Pairing, Placement, QkNormForm, QkWidth};
 
 use super::names::LayerWeight;
 pub use super::names::Renames;
 
 pub(super) use field::{COMMON, field, idle, nullable, refused};
 pub use field::{Fallback, Field, Means};
+pub use gguf::{ARCHITECTURES, Architecture};
 
 /// A family of models.
 #[derive(Debug)]
@@ -226,6 +228,22 @@ impl Family {
         let quoted: Vec<_> =
             FAMILIES.iter().map(|family| format!("\"{}\" ({})", family.model_type, family.models)).collect();
         quoted.join(", ")
+    }
+
+    /// The activation if the configuration names none.
+    pub(super) fn default_activation(&self) -> Activation {
+        self.activation_field().map_or(Activation::Silu, |field| match field.default {
+            Fallback::Text("gelu_pytorch_tanh") => Activation::GeluTanh,
+            Fallback::Text("relu2") => Activation::Relu2,
+            Fallback::Text("xielu") => Activation::Xielu,
+            _ => Activation::Silu,
+        })
+    }
+
+    /// The field that names the activation.
+    pub(super) fn activation_field(&self) -> Option<&'static Field> {
+        let all = [Means::TanhActivation, Means::XieluActivation, Means::Activation];
+        all.into_iter().find_map(|means| self.field(means))
     }
 
     /// The field with this meaning.

@@ -109,16 +109,8 @@ impl Reading<'_> {
             ("relu2", Activation::Relu2),
             ("xielu", Activation::Xielu),
         ];
-        let all = [Means::TanhActivation, Means::XieluActivation, Means::Activation];
-        let means = all.into_iter().find(|&means| self.family.field(means).is_some());
-        let Some(field) = means.and_then(|means| self.family.field(means)) else {
-            return Ok(Activation::Silu);
-        };
-        let Some(name) = self.fields.text(field.name)? else {
-            let Fallback::Text(name) = field.default else { return Ok(Activation::Silu) };
-            let known = NAMES.iter().find(|(known, _)| *known == name);
-            return Ok(known.map_or(Activation::Silu, |(_, activation)| *activation));
-        };
+        let Some(field) = self.family.activation_field() else { return Ok(Activation::Silu) };
+        let Some(name) = self.fields.text(field.name)? else { return Ok(self.family.default_activation()) };
         let found = NAMES.iter().find(|(known, _)| *known == name).map(|(_, activation)| *activation);
         match (found, field.means) {
             (Some(Activation::Gelu), Means::TanhActivation) => Ok(Activation::GeluTanh),
