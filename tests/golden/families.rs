@@ -115,6 +115,19 @@ fn every_folder_is_tested() {
     assert_eq!(found, tested, "the folders with their GGUF files, and the rows of the table");
 }
 
+#[test]
+fn a_model_that_also_reads_images_opens_as_its_text_model() {
+    for name in ["gemma3", "mistral3_text"] {
+        let prompt = ids(name, "prompt_ids");
+        let around = checkpoint::open(&fixture(&format!("families/multimodal/{name}")))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let text = open(name);
+        assert_eq!(around.config, text.config, "{name}");
+        let logits = |checkpoint| logits(&record(Cpu::default(), checkpoint, &prompt));
+        assert_eq!(logits(&around), logits(&text), "{name}");
+    }
+}
+
 fn open(name: &str) -> Checkpoint {
     checkpoint::open(&fixture(&format!("families/{name}"))).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
