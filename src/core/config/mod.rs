@@ -305,6 +305,21 @@ impl ModelConfig {
         }
     }
 
+    /// The first switch because of which a logit is not Llama's sum of the products of a vector with what the embedding,
+    /// the heads and the neurons add to the residual stream.
+    pub fn not_a_sum(&self) -> Option<&'static str> {
+        let Multipliers { residual, logits, .. } = self.multipliers;
+        let switches = [
+            (self.placement.after(), "norms after each sublayer"),
+            (self.norm.kind == NormKind::Layer, "LayerNorm"),
+            (!self.norm.weight, "norms without a weight"),
+            (residual != 1.0, "a residual multiplier"),
+            (logits != 1.0, "a logit multiplier"),
+            (self.logit_cap.is_some(), "a soft cap of the logits"),
+        ];
+        switches.into_iter().find(|(used, _)| *used).map(|(_, name)| name)
+    }
+
     /// The first switch of another family that the model uses, in words; `None` if it computes as Llama does. Windows,
     /// biases, and an RMSNorm of each query and key head are not counted: every device has them.
     pub fn first_switch(&self) -> Option<&'static str> {

@@ -196,7 +196,18 @@ impl Folder {
             }),
             Fold::Cap { x, cap } => {
                 let (x, cap) = (number(x), f64::from(cap));
-                of(round(round(x / cap).tanh()) * cap)
+                // Each of the three results may be near the middle between two bfloat16 numbers.
+                let near = [1.0, 1.0 - TIE, 1.0 + TIE];
+                let quotients = near.map(|by| round(x / cap * by));
+                let tanhs = quotients.into_iter().flat_map(|x| near.map(|by| round(x.tanh() * by)));
+                let mut all = tanhs.map(|tanh| round(tanh * cap));
+                let value = all.next().unwrap_or(f64::NAN);
+                let other = all.find(|other| *other != value).unwrap_or(value);
+                Exact {
+                    value,
+                    other: if rule.rounded == Rounded::Never { value } else { other },
+                    ..of(value)
+                }
             }
             Fold::Mask { x, seen } => of(if seen { number(x) } else { f64::NEG_INFINITY }),
             Fold::Softmax { x, at, temperature } => {

@@ -441,12 +441,8 @@ impl Stage {
 
     /// Its inputs in `layer` of pass `dims`.
     pub(crate) fn inputs_in(self, sizes: &Sizes, dims: PassDims, layer: Option<usize>) -> Vec<Input> {
-        let inputs = match self {
-            // In a parallel layer, both sublayers read one norm, and no norm reads attention's result.
-            Self::FfnNorm if sizes.placement == Placement::Parallel => &[Input::LayerInput],
-            _ => self.info().inputs,
-        };
-        let mut inputs: Vec<Input> = inputs.iter().map(|input| input.in_layer(sizes, dims, layer)).collect();
+        let mut inputs: Vec<Input> =
+            self.info().inputs.iter().map(|input| input.in_layer(sizes, dims, layer)).collect();
         inputs.dedup();
         inputs
     }
@@ -459,6 +455,7 @@ impl Stage {
             _ if self.present_in(sizes, dims, layer) => return Input::Stage(self),
             Self::AttnNorm => return Input::LayerInput,
             Self::FfnNorm if sizes.placement == Placement::Parallel => Self::AttnNorm,
+            Self::FfnNorm => Self::AttnResidual,
             // Without a gate, the activation reads the projection.
             Self::FfnGate => Self::FfnUp,
             Self::FfnSilu | Self::FfnHidden => Self::FfnAct,

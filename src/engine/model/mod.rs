@@ -21,7 +21,7 @@ use llama_trace_core::config::ModelConfig;
 use llama_trace_core::edit::Edits;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops;
-use llama_trace_core::trace::{ModelCard, Sizes};
+use llama_trace_core::trace::{ModelCard, Site, Sizes, Stage};
 use llama_trace_formats::checkpoint::Checkpoint;
 
 pub use activations::{Activations, buffer_bytes};
@@ -92,6 +92,21 @@ impl Model {
     #[must_use]
     pub fn with_edits(&self, edits: Edits) -> Self {
         Self { edits: Arc::new(edits), ..self.clone() }
+    }
+
+    /// The norm that computes the stage of `site`, if it is one.
+    pub fn norm(&self, site: Site) -> Option<&Norm> {
+        let layer = site.layer.and_then(|layer| self.weights.layers.get(layer));
+        match site.stage {
+            Stage::FinalNorm => Some(&self.weights.final_norm),
+            Stage::AttnNorm => layer?.attn_norm.as_ref(),
+            Stage::PostAttnNorm => layer?.post_attn_norm.as_ref(),
+            Stage::FfnNorm => layer?.ffn_norm.as_ref(),
+            Stage::PostFfnNorm => layer?.post_ffn_norm.as_ref(),
+            Stage::XqNorm | Stage::XqRopeNorm => layer?.q_norm.as_ref(),
+            Stage::XkNorm | Stage::XkRopeNorm => layer?.k_norm.as_ref(),
+            _ => None,
+        }
     }
 
     /// The sizes from which a trace computes its shapes.

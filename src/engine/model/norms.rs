@@ -93,6 +93,16 @@ impl Norm {
         Ok(Self { weight, bias: of.bias.map(bias).transpose()?, form, width: of.width, is_plain })
     }
 
+    /// Its form.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Values in a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// ε.
     pub fn eps(&self) -> f32 {
         self.form.eps
