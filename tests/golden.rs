@@ -8,6 +8,8 @@ mod bf16;
 mod common;
 #[path = "golden/edits.rs"]
 mod edits;
+#[path = "golden/families.rs"]
+mod families;
 #[path = "golden/q8.rs"]
 mod q8;
 #[path = "golden/reference.rs"]

@@ -278,9 +278,9 @@ fn what_goes_element_by_element_has_the_bits_of_ops() {
     }
 }
 
-struct Rope(Pairing, usize, usize);
+struct Rotated(Pairing, usize, usize);
 
-impl Operate for Rope {
+impl Operate for Rotated {
     fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(pairing, heads, head_dim) = *self;
         let (rows, pairs) = (4, head_dim / 2);
@@ -303,7 +303,10 @@ impl Operate for Rope {
 fn rope_has_the_bits_of_ops_in_both_pairings() {
     for pairing in [Pairing::Halves, Pairing::Neighbours] {
         for (heads, head_dim) in [(1, 2), (3, 6), (4, 64), (5, 130)] {
-            same_bits(&format!("{heads} heads of {head_dim}, {pairing:?}"), &Rope(pairing, heads, head_dim));
+            same_bits(
+                &format!("{heads} heads of {head_dim}, {pairing:?}"),
+                &Rotated(pairing, heads, head_dim),
+            );
         }
     }
 }

@@ -2,6 +2,7 @@
 //! too, for the CUDA backend.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use llama_trace::backend::Backend;
 use llama_trace::checkpoint::{self, Checkpoint};
@@ -19,11 +20,20 @@ pub(crate) const TOLERANCE: f64 = 1e-5;
 pub(crate) type Tensor = (Vec<usize>, Vec<f64>);
 
 pub(crate) fn reference(model: &str) -> BTreeMap<String, Tensor> {
-    let bytes = std::fs::read(super::fixture(&format!("golden/{model}/stages.safetensors"))).unwrap();
+    read(&super::fixture(&format!("golden/{model}/stages.safetensors")))
+}
+
+/// The stages in a file, by name.
+pub(crate) fn read(path: &Path) -> BTreeMap<String, Tensor> {
+    let bytes = std::fs::read(path).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let value = |view: &TensorView| -> Vec<f64> {
         let words = view.data().as_chunks::<8>().0.iter();
         match view.dtype() {
+            Dtype::F32 => {
+                let words = view.data().as_chunks::<4>().0.iter();
+                words.map(|word| f64::from(f32::from_le_bytes(*word))).collect()
+            }
             Dtype::F64 => words.map(|word| f64::from_le_bytes(*word)).collect(),
             Dtype::I64 => words.map(|word| i64::from_le_bytes(*word) as f64).collect(),
             other => panic!("{other:?}"),
@@ -33,7 +43,12 @@ pub(crate) fn reference(model: &str) -> BTreeMap<String, Tensor> {
 }
 
 pub(crate) fn ids(model: &str, key: &str) -> Vec<u32> {
-    let text = std::fs::read(super::fixture(&format!("golden/{model}/greedy.json"))).unwrap();
+    numbers(&super::fixture(&format!("golden/{model}/greedy.json")), key)
+}
+
+/// A list of ids in a JSON file.
+pub(crate) fn numbers(path: &Path, key: &str) -> Vec<u32> {
+    let text = std::fs::read(path).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
     json[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
@@ -89,7 +104,7 @@ pub(crate) fn difference(
     })
 }
 
-fn stage_difference(ours: &Tensor, reference: &Tensor) -> Option<String> {
+pub(crate) fn stage_difference(ours: &Tensor, reference: &Tensor) -> Option<String> {
     if ours.0 != reference.0 {
         return Some(format!("shape {:?}, not {:?}", ours.0, reference.0));
     }

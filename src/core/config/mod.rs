@@ -304,4 +304,49 @@ impl ModelConfig {
             Some(window) => Sees::Window(window),
         }
     }
+
+    /// The first switch because of which a logit is not Llama's sum of the products of a vector with what the embedding,
+    /// the heads and the neurons add to the residual stream.
+    pub fn not_a_sum(&self) -> Option<&'static str> {
+        let Multipliers { residual, logits, .. } = self.multipliers;
+        let switches = [
+            (self.placement.after(), "norms after each sublayer"),
+            (self.norm.kind == NormKind::Layer, "LayerNorm"),
+            (!self.norm.weight, "norms without a weight"),
+            (residual != 1.0, "a residual multiplier"),
+            (logits != 1.0, "a logit multiplier"),
+            (self.logit_cap.is_some(), "a soft cap of the logits"),
+        ];
+        switches.into_iter().find(|(used, _)| *used).map(|(_, name)| name)
+    }
+
+    /// The first switch of another family that the model uses, in words; `None` if it computes as Llama does. Windows,
+    /// biases, and an RMSNorm of each query and key head are not counted: every device has them.
+    pub fn first_switch(&self) -> Option<&'static str> {
+        let (norm, form) = (self.norm, self.qk_norm_form);
+        let Multipliers { embedding, residual, logits } = self.multipliers;
+        let factors = |rope: usize| self.rope(rope).attention_factor() != 1.0 || self.rope(rope).varies();
+        let switches = [
+            (self.chunked && self.window.is_some(), "chunked attention"),
+            (self.rope_layers != LayerSet::ALL, "layers without RoPE"),
+            (self.local_rope.is_some(), "a RoPE of its own for the layers with a window"),
+            (self.turned() != self.head_dim, "a RoPE of some of a head's components"),
+            ((0..self.ropes()).any(factors), "a RoPE scaling with an attention factor or a changing one"),
+            (norm.kind == NormKind::Layer || form.kind == NormKind::Layer, "LayerNorm"),
+            (!norm.weight || !form.weight, "norms without a weight"),
+            (norm.one_plus, "norms with the weight 1 + w"),
+            (norm.rounded_once, "norms that are rounded once"),
+            (self.placement != Placement::Before, "norms in other places than before each sublayer"),
+            (form != QkNormForm::default(), "another form of query and key norms"),
+            (embedding != 1.0, "an embedding multiplier"),
+            (residual != 1.0, "a residual multiplier"),
+            (logits != 1.0, "a logit multiplier"),
+            (self.score_scale.is_some(), "another scale of the scores than 1/√C"),
+            (self.query_scale.is_some(), "a scale of the queries"),
+            (self.score_cap.is_some() || self.logit_cap.is_some(), "a soft cap"),
+            (self.activation != Activation::Silu, "another activation than SiLU"),
+            (self.ungated, "a feed-forward network without a gate"),
+        ];
+        switches.into_iter().find(|(used, _)| *used).map(|(_, name)| name)
+    }
 }

@@ -39,6 +39,14 @@ pub fn scale(row: &mut [f32], head_dim: usize) {
     }
 }
 
+/// scores = qk · by, in families with a scale of their own, or [`scale`].
+pub fn scale_by(row: &mut [f32], head_dim: usize, by: Option<f32>) {
+    match by {
+        Some(by) => row.iter_mut().for_each(|x| *x *= by),
+        None => scale(row, head_dim),
+    }
+}
+
 /// masked_scores = scores + mask: every key outside `visible` is set to −∞.
 pub fn mask(row: &mut [f32], visible: Range<usize>) {
     row[..visible.start].fill(f32::NEG_INFINITY);

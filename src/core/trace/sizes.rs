@@ -1,10 +1,11 @@
 //! The sizes of a model and of a pass, from which shapes follow.
 
 use super::axis::Axis;
-use crate::config::{Activation, LayerSet, ModelConfig, Placement, Precision, Sees};
+use super::stage::Stage;
+use crate::config::{Activation, LayerSet, ModelConfig, Placement, Precision, QkWidth, Sees};
 
 /// The sizes that determine shapes, and which stages exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizes {
     /// Number of layers.
     pub layers: usize,
@@ -30,12 +31,18 @@ pub struct Sizes {
     pub qk_norm: bool,
     /// Whether they are normalised after RoPE.
     pub qk_norm_last: bool,
+    /// Whether they are normalised over all heads side by side.
+    pub qk_whole: bool,
     /// The places of the norms of the residual stream.
     pub placement: Placement,
-    /// Whether scores have a soft cap.
-    pub score_cap: bool,
-    /// Whether logits have a soft cap.
-    pub logit_cap: bool,
+    /// The factor of the dot products; `None` for 1/√C.
+    pub score_scale: Option<f32>,
+    /// The soft cap of the scores.
+    pub score_cap: Option<f32>,
+    /// The soft cap of the logits.
+    pub logit_cap: Option<f32>,
+    /// The factor of what attention and the feed-forward network add to the residual stream.
+    pub residual: f32,
     /// The activation of the feed-forward network.
     pub activation: Activation,
     /// Whether the feed-forward network has no gate.
@@ -107,9 +114,12 @@ impl Sizes {
             local_rope: config.local_rope.is_some(),
             qk_norm: config.qk_norm,
             qk_norm_last: config.qk_norm && config.qk_norm_form.after_rope,
+            qk_whole: config.qk_norm && config.qk_norm_form.width == QkWidth::Whole,
             placement: config.placement,
-            score_cap: config.score_cap.is_some(),
-            logit_cap: config.logit_cap.is_some(),
+            score_scale: config.score_scale,
+            score_cap: config.score_cap,
+            logit_cap: config.logit_cap,
+            residual: config.multipliers.residual,
             activation: config.activation,
             ungated: config.ungated,
             window: config.window,
@@ -127,6 +137,39 @@ impl Sizes {
             None => Sees::All,
             Some(window) if self.chunked => Sees::Chunk(window),
             Some(window) => Sees::Window(window),
+        }
+    }
+
+    /// Whether `layer` has RoPE. Outside the layers: whether any layer has it.
+    pub fn has_rope(&self, layer: Option<usize>) -> bool {
+        layer.is_none_or(|layer| self.rope_layers.contains(layer))
+    }
+
+    /// Whether `layer` has the RoPE of the layers with a window.
+    pub fn has_local_rope(&self, layer: Option<usize>) -> bool {
+        self.local_rope && layer.is_some() && self.sees(layer) != Sees::All
+    }
+
+    /// The stages that attention and the feed-forward network add to the residual stream.
+    pub fn added(&self) -> [Stage; 2] {
+        match self.placement.after() {
+            true => [Stage::PostAttnNorm, Stage::PostFfnNorm],
+            false => [Stage::AttnOutput, Stage::FfnDown],
+        }
+    }
+
+    /// The stage with the final logits, which the sampler reads.
+    pub fn last_logits(&self) -> Stage {
+        if self.logit_cap.is_some() { Stage::CappedLogits } else { Stage::Logits }
+    }
+
+    /// The stage with the queries that attention multiplies with the keys.
+    pub fn queries(&self, layer: usize) -> Stage {
+        match (self.has_rope(Some(layer)), self.qk_norm, self.qk_norm_last) {
+            (_, true, true) => Stage::XqRopeNorm,
+            (true, ..) => Stage::XqRope,
+            (false, true, _) => Stage::XqNorm,
+            (false, false, _) => Stage::Xq,
         }
     }
 
@@ -150,6 +193,7 @@ impl Sizes {
             Axis::HeadsMerged => self.heads * self.head_dim,
             Axis::KvHeadsMerged => self.kv_heads * self.head_dim,
             Axis::One => 1,
+            Axis::Two => 2,
             Axis::DimGroup => self.groups(self.dim),
             Axis::HeadsGroup => self.groups(self.heads * self.head_dim),
             Axis::HiddenGroup => self.groups(self.hidden),

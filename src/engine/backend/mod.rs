@@ -9,6 +9,7 @@
 //! a CUDA graph does.
 
 pub mod cpu;
+pub mod family;
 mod handles;
 mod pass;
 pub mod plain;
@@ -79,6 +80,8 @@ pub enum AttentionPart {
     Qk,
     /// The dot products divided by √C (H, T, K).
     Scores,
+    /// The scores after the soft cap (H, T, K), in families with one.
+    CappedScores,
     /// The scores with the mask added (H, T, K).
     MaskedScores,
     /// Attention weights (H, T, K).
@@ -288,6 +291,11 @@ pub trait Backend: Send + Sync {
 
     /// Some rows of `matrix` as a separate matrix that shares its memory.
     fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix>;
+
+    /// The operations of families other than Llama; `None` if the device does not have them.
+    fn families(&self) -> Option<&dyn family::FamilyOperations> {
+        None
+    }
 
     /// The number of bytes that can still be allocated, as far as the system reports it.
     fn free_memory(&self) -> Option<usize>;

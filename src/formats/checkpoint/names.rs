@@ -98,15 +98,18 @@ impl LayerWeight {
     ];
 }
 
+/// The names of weights of a layer, without the layer, that differ from those of Llama.
+pub type Renames = &'static [(LayerWeight, &'static str)];
+
 /// A naming convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// `model.layers.0.self_attn.q_proj.weight`: transformers.
-    HuggingFace,
+    /// `model.layers.0.self_attn.q_proj.weight`: transformers, with a family's own names.
+    HuggingFace(Renames),
     /// `layers.0.attention.wq.weight`: Meta's release. Also used for the arrays of llama2.c.
     Meta,
-    /// `blk.0.attn_q.weight`: GGUF.
-    Gguf,
+    /// `blk.0.attn_q.weight`: GGUF, with an architecture's own names.
+    Gguf(Renames),
 }
 
 impl Naming {
@@ -114,12 +117,13 @@ impl Naming {
     pub fn name(self, weight: Weight) -> String {
         use LayerWeight as L;
         match (self, weight) {
-            (Self::HuggingFace, Weight::Embedding) => "model.embed_tokens.weight".into(),
-            (Self::HuggingFace, Weight::FinalNorm) => "model.norm.weight".into(),
-            (Self::HuggingFace, Weight::FinalNormBias) => "model.norm.bias".into(),
-            (Self::HuggingFace, Weight::Head) => "lm_head.weight".into(),
-            (Self::HuggingFace, Weight::Layer(layer, weight)) => {
+            (Self::HuggingFace(_), Weight::Embedding) => "model.embed_tokens.weight".into(),
+            (Self::HuggingFace(_), Weight::FinalNorm) => "model.norm.weight".into(),
+            (Self::HuggingFace(_), Weight::FinalNormBias) => "model.norm.bias".into(),
+            (Self::HuggingFace(_), Weight::Head) => "lm_head.weight".into(),
+            (Self::HuggingFace(renames), Weight::Layer(layer, weight)) => {
                 let rest = match weight {
+                    _ if let Some(own) = renamed(renames, weight) => own,
                     L::AttnNorm => "input_layernorm.weight",
                     L::Wq => "self_attn.q_proj.weight",
                     L::Wk => "self_attn.k_proj.weight",
@@ -144,7 +148,7 @@ impl Naming {
                     L::PostFfnNorm => "post_mlp_layernorm.weight",
                     L::Xielu => "mlp.act_fn.alphas",
                 };
-                format!("model.layers.{layer}.{rest}")
+                self.in_layer(layer, rest)
             }
             (Self::Meta, Weight::Embedding) => "tok_embeddings.weight".into(),
             (Self::Meta, Weight::FinalNorm) => "norm.weight".into(),
@@ -177,14 +181,15 @@ impl Naming {
                     L::B2 => "feed_forward.w2.bias",
                     L::B3 => "feed_forward.w3.bias",
                 };
-                format!("layers.{layer}.{rest}")
+                self.in_layer(layer, rest)
             }
-            (Self::Gguf, Weight::Embedding) => "token_embd.weight".into(),
-            (Self::Gguf, Weight::FinalNorm) => "output_norm.weight".into(),
-            (Self::Gguf, Weight::FinalNormBias) => "output_norm.bias".into(),
-            (Self::Gguf, Weight::Head) => "output.weight".into(),
-            (Self::Gguf, Weight::Layer(layer, weight)) => {
+            (Self::Gguf(_), Weight::Embedding) => "token_embd.weight".into(),
+            (Self::Gguf(_), Weight::FinalNorm) => "output_norm.weight".into(),
+            (Self::Gguf(_), Weight::FinalNormBias) => "output_norm.bias".into(),
+            (Self::Gguf(_), Weight::Head) => "output.weight".into(),
+            (Self::Gguf(renames), Weight::Layer(layer, weight)) => {
                 let rest = match weight {
+                    _ if let Some(own) = renamed(renames, weight) => own,
                     L::AttnNorm => "attn_norm.weight",
                     L::Wq => "attn_q.weight",
                     L::Wk => "attn_k.weight",
@@ -209,21 +214,44 @@ impl Naming {
                     L::PostFfnNorm => "post_ffw_norm.weight",
                     L::Xielu => "ffn_xielu",
                 };
-                format!("blk.{layer}.{rest}")
+                self.in_layer(layer, rest)
             }
         }
     }
 }
 
+/// The name of `weight` in `renames`.
+fn renamed(renames: Renames, weight: LayerWeight) -> Option<&'static str> {
+    renames.iter().find(|(renamed, _)| *renamed == weight).map(|(_, name)| *name)
+}
+
 impl Naming {
+    /// The name of a tensor of a layer, whose name in the layer is `rest`.
+    pub(super) fn in_layer(self, layer: usize, rest: &str) -> String {
+        match self {
+            Self::HuggingFace(_) => format!("model.layers.{layer}.{rest}"),
+            Self::Meta => format!("layers.{layer}.{rest}"),
+            Self::Gguf(_) => format!("blk.{layer}.{rest}"),
+        }
+    }
+
     /// The weight called `name` in this convention.
     pub(crate) fn weight(self, name: &str) -> Option<Weight> {
         let layer = name.split('.').find_map(|part| part.parse().ok());
+        let renames = match self {
+            Self::HuggingFace(renames) | Self::Gguf(renames) => renames,
+            Self::Meta => &[],
+        };
+        // A family's own name goes before the name of another weight in Llama.
+        let own = layer.and_then(|layer| {
+            let (weight, _) = renames.iter().find(|(_, rest)| self.in_layer(layer, rest) == name)?;
+            Some(Weight::Layer(layer, *weight))
+        });
         let in_layer = layer.map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
-        [Weight::Embedding, Weight::FinalNorm, Weight::FinalNormBias, Weight::Head]
+        let mut all = [Weight::Embedding, Weight::FinalNorm, Weight::FinalNormBias, Weight::Head]
             .into_iter()
-            .chain(in_layer.into_iter().flatten())
-            .find(|&weight| self.name(weight) == name)
+            .chain(in_layer.into_iter().flatten());
+        own.or_else(|| all.find(|&weight| self.name(weight) == name))
     }
 }
 
@@ -335,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_name_leads_back_to_its_weight() {
-        for naming in [Naming::Meta, Naming::HuggingFace] {
+        for naming in [Naming::Meta, Naming::HuggingFace(&[]), Naming::Gguf(&[])] {
             let in_layer = LayerWeight::ALL.map(|weight| Weight::Layer(17, weight));
             for weight in in_layer.into_iter().chain([Weight::Embedding, Weight::FinalNorm, Weight::Head]) {
                 assert_eq!(naming.weight(&naming.name(weight)), Some(weight));
@@ -344,6 +372,14 @@ mod tests {
                 assert_eq!(naming.weight(name), None);
             }
         }
+    }
+
+    #[test]
+    fn a_familys_name_goes_before_llamas() {
+        let naming = Naming::HuggingFace(&[(LayerWeight::PostAttnNorm, "post_attention_layernorm.weight")]);
+        let name = "model.layers.3.post_attention_layernorm.weight";
+        let weight = Weight::Layer(3, LayerWeight::PostAttnNorm);
+        assert_eq!((naming.weight(name), naming.name(weight).as_str()), (Some(weight), name));
     }
 
     #[test]
