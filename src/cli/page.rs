@@ -141,7 +141,9 @@ mod tests {
         let missing = parsed(&[]).unwrap_err();
         assert!(missing.contains("--out <DIR>") && missing.contains("--serve"), "{missing}");
         assert!(parsed(&["--out", "x"]).is_ok() && parsed(&["--serve", "--port", "80"]).is_ok());
-        for wrong in [&["--out", "x", "--serve"][..], &["--out", "x", "--port", "80"], &["--serve", "--force"]] {
+        for wrong in
+            [&["--out", "x", "--serve"][..], &["--out", "x", "--port", "80"], &["--serve", "--force"]]
+        {
             assert!(parsed(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -264,7 +264,10 @@ impl Session {
             return effects::say(&mut self.app, "no place is marked yet: m and a letter marks one");
         }
         let (name, bytes) = (MARKS.to_owned(), text.into_bytes());
-        effects::say(&mut self.app, format!("saved as {name} · {} bytes; drop it here to open it", bytes.len()));
+        effects::say(
+            &mut self.app,
+            format!("saved as {name} · {} bytes; drop it here to open it", bytes.len()),
+        );
         self.outcomes.push_back(Outcome::Download(name, bytes));
     }
 
