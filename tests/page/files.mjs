@@ -18,7 +18,7 @@ export default {
     rmSync(trace, { force: true });
     native("record", "--prompt", "The big dog", "-n", "3", "--keep", "all", "--out", trace);
     await drop(browser, ["run.trace", readFileSync(trace)]);
-    await browser.shows("run.trace");
+    await browser.shows(/^ run\.trace/m);
     await browser.keys("n", "n");
     await browser.shows(/step 3 of/);
     // The same trace by its link.
@@ -116,7 +116,7 @@ export default {
     rmSync(trace, { force: true });
     native("record", "--model", join(fixtures, "formats/gguf/f16.gguf"), "--ids", "1,5,9", "-n", "2", "--out", trace);
     await open(browser, "#trace=other.trace");
-    await browser.shows("other.trace");
+    await browser.shows(/^ other\.trace/m);
     await browser.keys("n", "n", "n");
     await browser.shows(/step 4 of/);
     // What needs the weights says so.
