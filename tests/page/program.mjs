@@ -14,8 +14,8 @@ export default {
     await open(browser);
     await browser.run("navigator.serviceWorker.ready.then(() => 0)");
     // The service worker controls the pages that are opened after it was installed.
-    await until(() => browser.run("navigator.serviceWorker.controller !== null"), "the service worker");
     await open(browser);
+    await until(() => browser.run("navigator.serviceWorker.controller !== null"), "the service worker");
     network.works = false;
     try {
       await open(browser, "#lesson=1");
