@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Deref, Range};
 use std::panic;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use crate::input;
 use crate::outcome::Outcome;
 use crate::session::{Next, Session};
-use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Bytes, Held};
 use llama_trace_core::time::set_clock;
 use llama_trace_formats::files::{forget, give};
 use llama_trace_picture::Paper;
@@ -43,11 +44,27 @@ struct State {
     text: String,
     outcome: Option<Outcome>,
     stored: BTreeMap<String, String>,
-    /// Buffers for the bytes of files.
-    reserved: VecDeque<Vec<u8>>,
+    /// Memory for files, and their lengths.
+    reserved: VecDeque<(Vec<u8>, usize)>,
     files: Vec<PathBuf>,
     /// Number of the folder of the files.
     folder: u32,
+}
+
+/// The bytes of a file, in the buffer that the script filled: a large file is not copied.
+struct Given(Vec<u8>);
+
+impl Deref for Given {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Held for Given {
+    /// The bytes are in memory only.
+    fn give_back(&self, _: Range<usize>) {}
 }
 
 thread_local! {
@@ -162,39 +179,49 @@ extern "C" fn message(failure: bool) {
     session(|session, message| session.say(text(message), failure));
 }
 
-/// Makes a buffer for the bytes of the next file, and returns its place; 0 if there is no memory for it.
+/// Reserves memory for a file of `length` bytes. Returns whether there is enough.
 #[unsafe(no_mangle)]
-extern "C" fn reserve(length: usize) -> *mut u8 {
+extern "C" fn reserve(length: usize) -> bool {
     with(|state| {
         let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(length).is_err() {
-            return std::ptr::null_mut();
+        let enough = bytes.try_reserve_exact(length).is_ok();
+        if enough {
+            state.reserved.push_back((bytes, length));
         }
-        bytes.resize(length, 0);
-        let place = bytes.as_mut_ptr();
-        state.reserved.push_back(bytes);
-        place
+        enough
     })
 }
 
-/// Takes in the first file whose buffer was made and is filled now. The input is its name, behind the name of its folder
+/// The place for the bytes of reserved file number `number`; 0 if there is none.
+#[unsafe(no_mangle)]
+extern "C" fn file_place(number: usize) -> *mut u8 {
+    with(|state| match state.reserved.get_mut(number) {
+        Some((bytes, length)) => {
+            bytes.resize(*length, 0);
+            bytes.as_mut_ptr()
+        }
+        None => std::ptr::null_mut(),
+    })
+}
+
+/// Takes in the first reserved file, whose bytes are at their place. The input is its name, behind the name of its folder
 /// and a slash if it comes from one.
 #[unsafe(no_mangle)]
 extern "C" fn file() {
     with(|state| {
-        let Some(bytes) = state.reserved.pop_front() else { return };
+        let Some((bytes, _)) = state.reserved.pop_front() else { return };
         // Parts such as `..` would leave the folder.
         let parts = Path::new(text(&state.input)).components();
         let name: PathBuf = parts.filter(|part| matches!(part, Component::Normal(_))).collect();
         // The tracer shows the name of a model's folder.
         let folder = if name.components().count() > 1 { "" } else { "model" };
         let path = Path::new(GIVEN).join(state.folder.to_string()).join(folder).join(name);
-        give(&path, Bytes::owned(bytes));
+        give(&path, Bytes::held(Given(bytes)));
         state.files.push(path);
     });
 }
 
-/// Forgets the buffers of files that were not taken in.
+/// Releases the memory of files that were not taken in.
 #[unsafe(no_mangle)]
 extern "C" fn abandon() {
     with(|state| state.reserved.clear());

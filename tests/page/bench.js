@@ -45,7 +45,8 @@ async function measure({ file, count, link }) {
   work();
   if (file) {
     const contents = new Uint8Array(await file.arrayBuffer());
-    const place = tracer.reserve(contents.length) >>> 0;
+    if (!tracer.reserve(contents.length)) throw new Error("there is no memory for the file");
+    const place = tracer.file_place(0) >>> 0;
     new Uint8Array(tracer.memory.buffer, place, contents.length).set(contents);
     say(file.name);
     tracer.file();

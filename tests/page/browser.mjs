@@ -32,11 +32,11 @@ async function until(attempt, what, time = 30000) {
 
 // The command under a connection that can be written to. Node 20 has no WebSocket of its own without a flag.
 export class Browser {
-  static async chromium() {
+  static async chromium(...more) {
     const port = await freePort();
     const folder = mkdtempSync(join(tmpdir(), "page-chromium-"));
     const driver = spawn("chromedriver", [`--port=${port}`, "--log-level=SEVERE"], { stdio: "inherit" });
-    const args = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", `--user-data-dir=${folder}`, "--force-device-scale-factor=1"];
+    const args = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", `--user-data-dir=${folder}`, "--force-device-scale-factor=1", ...more];
     const capabilities = { alwaysMatch: { webSocketUrl: true, "goog:chromeOptions": { args } } };
     const answer = await until(async () => {
       const answer = await fetch(`http://127.0.0.1:${port}/session`, { method: "POST", body: JSON.stringify({ capabilities }) });

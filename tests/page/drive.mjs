@@ -19,7 +19,6 @@ import walk from "./walk.mjs";
 const only = new RegExp(process.env.LLAMA_TRACE_ONLY ?? "");
 // A test that takes longer, in milliseconds, has failed.
 const LONGEST = 300000;
-const tests = { ...walk, ...inputs, ...screens, ...links, ...files, ...program };
 
 async function inTime(running) {
   let timer;
@@ -28,29 +27,42 @@ async function inTime(running) {
 }
 
 let failures = 0;
-for (const name of browsers.length ? browsers : ["chromium"]) {
-  const browser = await Browser[name]();
+
+// Runs a test, and returns whether it ended well.
+async function passes(browser, title, test) {
+  const started = Date.now();
   try {
-    await browser.open(address, 960, 664);
-    for (const [title, test] of Object.entries(tests)) {
-      if (!only.test(title)) continue;
-      const started = Date.now();
-      try {
-        browser.problems.length = 0;
-        await browser.resize(960, 664);
-        await inTime(test(browser));
-        // Firefox asks for an icon by itself, and the policy of the page refuses it.
-        const problems = browser.problems.filter((problem) => !problem.includes("/favicon.ico"));
-        assert.deepEqual(problems, [], "errors on the console");
-        console.log(`${name}: ok (${Date.now() - started} ms): ${title}`);
-      } catch (error) {
-        failures++;
-        console.log(`${name}: FAILED: ${title}\n${error.message}`);
+    browser.problems.length = 0;
+    await browser.resize(960, 664);
+    await inTime(test(browser));
+    // Firefox asks for an icon by itself, and the policy of the page refuses it.
+    const problems = browser.problems.filter((problem) => !problem.includes("/favicon.ico"));
+    assert.deepEqual(problems, [], "errors on the console");
+    await inTime(picture(browser, title));
+    console.log(`${browser.name}: ok (${Date.now() - started} ms): ${title}`);
+    return true;
+  } catch (error) {
+    failures++;
+    console.log(`${browser.name}: FAILED: ${title}\n${error.message}`);
+    return false;
+  }
+}
+
+// Each group of tests has a browser of its own, and so have the tests after one that failed.
+for (const name of browsers.length ? browsers : ["chromium"]) {
+  for (const group of [walk, inputs, screens, links, files, program]) {
+    let browser = null;
+    for (const [title, test] of Object.entries(group).filter(([title]) => only.test(title))) {
+      if (!browser) {
+        browser = await Browser[name]();
+        await browser.open(address, 960, 664);
       }
-      await picture(browser, title);
+      if (!(await passes(browser, title, test))) {
+        await browser.close();
+        browser = null;
+      }
     }
-  } finally {
-    await browser.close();
+    await browser?.close();
   }
 }
 end();

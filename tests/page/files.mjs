@@ -3,22 +3,9 @@ import assert from "node:assert/strict";
 import { truncateSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
-import { KEY, until } from "./browser.mjs";
-import { drop, fixtures, native, open, work } from "./harness.mjs";
-
-// A vocabulary of llama2.c for the 40 tokens of its fixtures: three special tokens, and characters.
-function vocabulary() {
-  const tokens = ["<unk>", "\n<s>\n", "\n</s>\n", " ", ..."abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"];
-  const all = tokens.map((token) => {
-    const head = Buffer.alloc(8);
-    head.writeFloatLE(0, 0);
-    head.writeUInt32LE(Buffer.byteLength(token), 4);
-    return Buffer.concat([head, Buffer.from(token)]);
-  });
-  const longest = Buffer.alloc(4);
-  longest.writeUInt32LE(7);
-  return Buffer.concat([longest, ...all]);
-}
+import { Browser, KEY } from "./browser.mjs";
+import { address, drop, fixtures, native, open, work } from "./harness.mjs";
+import { stories15M, vocabulary } from "./models.mjs";
 
 // Two files of this size fit into the page's memory, three do not.
 const LARGE = 1_900_000_000;
@@ -31,7 +18,7 @@ export default {
     rmSync(trace, { force: true });
     native("record", "--prompt", "The big dog", "-n", "3", "--keep", "all", "--out", trace);
     await drop(browser, ["run.trace", readFileSync(trace)]);
-    await browser.shows("run.trace");
+    await browser.shows(/^ run\.trace/m);
     await browser.keys("n", "n");
     await browser.shows(/step 3 of/);
     // The same trace by its link.
@@ -129,7 +116,7 @@ export default {
     rmSync(trace, { force: true });
     native("record", "--model", join(fixtures, "formats/gguf/f16.gguf"), "--ids", "1,5,9", "-n", "2", "--out", trace);
     await open(browser, "#trace=other.trace");
-    await browser.shows("other.trace");
+    await browser.shows(/^ other\.trace/m);
     await browser.keys("n", "n", "n");
     await browser.shows(/step 4 of/);
     // What needs the weights says so.
@@ -139,5 +126,25 @@ export default {
     await browser.shows(/model/);
     await browser.keys("/", ..."logits", KEY.enter);
     await browser.shows(/logits/);
+  },
+
+  async "a model that leaves no room for its run is refused with the size"(browser) {
+    if (browser.name !== "chromium") return;
+    const large = join(work, "stories15M.bin");
+    stories15M(large);
+    // The weights fit into this memory, the KV cache does not.
+    const small = await Browser.chromium("--js-flags=--wasm-max-mem-pages=1050");
+    try {
+      await small.open(address, 960, 664);
+      await open(small);
+      await small.shows("is next");
+      await small.choose("#files", [large]);
+      await small.shows(/the KV cache for 256 tokens[\s\S]*room for 3538944 bytes/, 60000);
+      await small.keys("n");
+      await small.shows(/step 2 of/);
+    } finally {
+      await small.close();
+      rmSync(large);
+    }
   },
 };

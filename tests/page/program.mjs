@@ -2,33 +2,20 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { copyFileSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 
 import { until } from "./browser.mjs";
 import { folder, here, native, network, open, program, work } from "./harness.mjs";
-
-// Writes a llama2.c model with the shape of stories15M and random weights.
-function stories15M(path) {
-  const [dim, hidden, layers, heads, vocab, context] = [288, 768, 6, 6, 32000, 256];
-  const head = Buffer.from(Int32Array.of(dim, hidden, layers, heads, heads, vocab, context).buffer);
-  const layer = 2 * dim + 4 * dim * dim + 3 * dim * hidden;
-  const weights = new Float32Array(vocab * dim + layers * layer + dim + context * (dim / heads));
-  let seed = 1;
-  for (const at of weights.keys()) {
-    seed = (Math.imul(seed, 1103515245) + 12345) >>> 0;
-    weights[at] = (seed / 2 ** 32 - 0.5) / 4;
-  }
-  writeFileSync(path, Buffer.concat([head, Buffer.from(weights.buffer)]));
-}
+import { stories15M } from "./models.mjs";
 
 export default {
   async "the page works without a network after the first visit"(browser) {
     await open(browser);
     await browser.run("navigator.serviceWorker.ready.then(() => 0)");
     // The service worker controls the pages that are opened after it was installed.
-    await until(() => browser.run("navigator.serviceWorker.controller !== null"), "the service worker");
     await open(browser);
+    await until(() => browser.run("navigator.serviceWorker.controller !== null"), "the service worker");
     network.works = false;
     try {
       await open(browser, "#lesson=1");

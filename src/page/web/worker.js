@@ -128,21 +128,18 @@ let taking = Promise.resolve();
 // Reads files into the module's memory, and opens them. The memory for all of them is reserved first.
 async function take({ files, link }) {
   try {
-    const places = [];
     for (const { name, file } of files) {
-      const place = file.size > LONGEST ? 0 : tracer.reserve(file.size) >>> 0;
-      if (place === 0) {
-        const used = tracer.memory.buffer.byteLength;
-        const limit = file.size > LONGEST ? `a file may have ${LONGEST} bytes in this page` : `this page has ${MEMORY} bytes of memory, of which ${used} are in use`;
+      if (file.size > LONGEST || !tracer.reserve(file.size)) {
+        const limit = file.size > LONGEST ? `a file may have ${LONGEST} bytes in this page` : `this page has ${MEMORY} bytes of memory for everything`;
         throw new Error(`${name}: its ${file.size} bytes do not fit: ${limit}; use llama-trace in a terminal`);
       }
-      places.push(place);
     }
     for (const [number, { name, file }] of files.entries()) {
       if (file.size > PART) message(`reading ${name}`, false);
+      const place = tracer.file_place(number) >>> 0;
       for (let at = 0; at < file.size; at += PART) {
         const part = new Uint8Array(await file.slice(at, at + PART).arrayBuffer());
-        new Uint8Array(tracer.memory.buffer, places[number] + at, part.length).set(part);
+        new Uint8Array(tracer.memory.buffer, place + at, part.length).set(part);
       }
     }
   } catch (error) {
@@ -210,7 +207,9 @@ function guarded(use) {
   try {
     use();
   } catch (error) {
-    postMessage({ kind: "failed", text: panic || String(error.message ?? error) });
+    // The module ends without a panic if it gets no memory.
+    const memory = error instanceof WebAssembly.RuntimeError ? `there is no more memory: ${tracer.memory.buffer.byteLength} bytes are in use` : "";
+    postMessage({ kind: "failed", text: panic || memory || String(error.message ?? error) });
     close();
   }
 }
