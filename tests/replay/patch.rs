@@ -6,7 +6,7 @@ use llama_trace::generate::Session;
 use llama_trace::model::{Model, pass};
 use llama_trace::patch::{Measure, Metric, PatchMap, Patcher, Place};
 use llama_trace::trace::patch::{PatchAt, PatchEffects, PatchEnds};
-use llama_trace::trace::{Answer, NoProbe, Query, Site, Stage};
+use llama_trace::trace::{Answer, NoProbe, Query, Site, Source, Stage};
 use llama_trace_core::edit::{Edit, Edits, Given, Origin};
 
 use super::{Live, MODELS, ask, model, models_in, record, sampler, start};
