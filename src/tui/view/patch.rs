@@ -252,7 +252,7 @@ impl View for Patch {
         let (theme, Some(filled)) = (app.theme, app.filled()) else { return };
         let span = Self::span(filled, app.patch.metric);
         let coloured = theme.depth() > Depth::Ansi;
-        let name = if theme.depth() > Depth::None { "% " } else { "effect in % " };
+        let name = if theme.depth() > Depth::None { "% " } else { "% effect " };
         let mut pieces = vec![Piece::whole(name, theme.dim())];
         // Without colours, the cells have only numbers.
         if theme.depth() > Depth::None {
