@@ -7,6 +7,8 @@ use llama_trace_core::trace::{Block, Query, Site, Step};
 
 use super::app::App;
 use super::tensor::Tensor;
+use super::view::kind::View;
+use super::view::patch::Patch;
 use super::view::views;
 
 /// Views whose cells can be chosen without their values.
@@ -44,6 +46,10 @@ impl App {
 
     /// Returns whether the current view needs hidden values.
     pub(super) fn view_is_concealed(&self) -> bool {
+        // A complete map asks nothing more.
+        if self.hidden.is_some() && self.view().name() == Patch.name() {
+            return true;
+        }
         self.hidden.is_some()
             && !(self.hides_here() && self.view_needs_no_values())
             && self.layout().is_some_and(|layout| {

@@ -51,6 +51,7 @@ mod hidden;
 mod hiding;
 mod history;
 pub mod input;
+mod jump;
 #[cfg(feature = "native")]
 pub mod lesson_file;
 mod lesson_keys;

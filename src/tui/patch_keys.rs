@@ -5,9 +5,10 @@ use llama_trace_core::trace::Address;
 use super::action::Action;
 use super::app::App;
 use super::goto;
+use super::jump::Jump;
 use super::move_keys;
 use super::patch_maps::logits_of_prompt;
-use super::patch_state::{Clean, Jump};
+use super::patch_state::Clean;
 use super::view::kind::View;
 use super::view::patch::Patch;
 

@@ -7,9 +7,6 @@ use std::sync::Arc;
 use llama_trace_core::trace::patch::{Metric, PatchEffect, PatchEnds, PatchMap};
 use llama_trace_core::trace::{Run, TokenLabel};
 
-use super::history::Spot;
-use super::place::Place;
-
 /// The clean prompt that the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CleanPrompt {
@@ -92,15 +89,4 @@ impl PatchState {
     pub(super) fn next_metric(&mut self) {
         self.metric = Metric::ALL[(self.metric as usize + 1) % Metric::ALL.len()];
     }
-}
-
-/// A jump from a view to the place under its cursor.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Jump {
-    /// The place, the view and the cell before the jump.
-    pub(super) from: Spot,
-    pub(super) view: &'static str,
-    pub(super) cell: (usize, usize),
-    /// The place after the jump.
-    pub(super) to: Place,
 }

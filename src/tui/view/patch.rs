@@ -252,7 +252,8 @@ impl View for Patch {
         let (theme, Some(filled)) = (app.theme, app.filled()) else { return };
         let span = Self::span(filled, app.patch.metric);
         let coloured = theme.depth() > Depth::Ansi;
-        let mut pieces = vec![Piece::whole("% ", theme.dim())];
+        let name = if theme.depth() > Depth::None { "% " } else { "% effect " };
+        let mut pieces = vec![Piece::whole(name, theme.dim())];
         // Without colours, the cells have only numbers.
         if theme.depth() > Depth::None {
             pieces.push(Piece::whole(percent(-span.high) + " ", Style::new()));
@@ -416,8 +417,10 @@ fn heads_of_columns(app: &App, layout: &Layout, buf: &mut Buffer) {
         let own = Patch::tokens(app).get(column).map_or(String::new(), |token| text::visible(&token.text));
         let other = other_token(app, column).map(|other| (0, other, theme.strong()));
         for (top, content, style) in other.into_iter().chain([(clean, own, style(theme.token()))]) {
-            for (y, line) in (top..).zip(stacked(&content, width, most)) {
-                put(buf, area, x, y, &text::right(&line, width), style);
+            let lines = stacked(&content, width, most);
+            let aligned = if lines.len() > 1 { text::left } else { text::right };
+            for (y, line) in (top..).zip(&lines) {
+                put(buf, area, x, y, &aligned(line, width), style);
             }
         }
     }
