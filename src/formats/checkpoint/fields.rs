@@ -153,7 +153,7 @@ pub const TABLE: &[Row] = &[
     ]),
     // Some families read these. The others have no biases and no windows, whatever the field contains.
     row(HuggingFace, Harmless, Absent, &[
-        "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers",
+        "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers", "_sliding_window_pattern",
     ]),
     // In the families that do not read these, the masks do not depend on them. The cache does, and drops keys.
     row(HuggingFace, Refused(&[]), Absent, &["sliding_window"]),
