@@ -201,8 +201,8 @@ pub const TABLE: &[Row] = &[
     row(Rope, Obeyed, Absent, &[
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     ]),
-    // max_position_embeddings repeats the field of the file.
-    row(Rope, Harmless, Absent, &["finetuned", "max_position_embeddings"]),
+    // max_position_embeddings repeats the field of the file. Other programs read attn_factor, but transformers does not.
+    row(Rope, Harmless, Absent, &["finetuned", "max_position_embeddings", "attn_factor"]),
     // Refused only if the kind of RoPE or the family does not read them.
     row(Rope, Refused(ONE), Absent, &["partial_rotary_factor", "attention_factor", "mscale", "mscale_all_dim"]),
     row(Rope, Refused(&[]), Absent, &[
