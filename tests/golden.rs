@@ -21,7 +21,7 @@ use common::fixture;
 use common::models::{self, Tensors, tensors};
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint::{self, Checkpoint};
-use llama_trace::config::{Pairing, Precision, RopeScaling};
+use llama_trace::config::{LayerSet, Pairing, Precision, RopeScaling};
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
 use llama_trace::trace::{NoProbe, Site, Stage};
@@ -84,7 +84,7 @@ fn the_comparison_detects_a_wrong_hyperparameter() {
 fn the_comparison_detects_a_wrong_window() {
     for (model, window, from) in [("mistral", 4, 0), ("qwen2", 5, 1)] {
         let right = open(model).config;
-        assert_eq!((right.window, right.window_from), (Some(window), from), "{model}");
+        assert_eq!((right.window, right.window_layers), (Some(window), LayerSet::From(from)), "{model}");
         let prompt = ids(model, "prompt_ids").len();
         assert!(prompt > window, "{model}: the window is shorter than the prompt");
         let wrong = [Some(window - 1), Some(window + 1), Some(prompt), None].map(|window| (window, from));
@@ -92,7 +92,7 @@ fn the_comparison_detects_a_wrong_window() {
         let layers = [from + 1, 0].map(|from| (Some(window), from));
         for (window, from) in wrong.into_iter().chain(layers) {
             let mut checkpoint = open(model);
-            (checkpoint.config.window, checkpoint.config.window_from) = (window, from);
+            (checkpoint.config.window, checkpoint.config.window_layers) = (window, LayerSet::From(from));
             if checkpoint.config != right {
                 noticed(model, &format!("window {window:?} from layer {from}"), &checkpoint);
             }

@@ -544,9 +544,9 @@ fn names_that_lead_out_of_the_folder_are_refused() {
 #[test]
 fn a_model_that_cannot_be_opened_is_not_downloaded() {
     let mut other = tiny();
-    other.insert("config.json".into(), br#"{"model_type": "gemma2"}"#.to_vec());
+    other.insert("config.json".into(), br#"{"model_type": "gpt2"}"#.to_vec());
     let hub = Hub::new(other);
-    refused(&hub.run(&RUN), 3, &["\"gemma2\"", "config.json"]);
+    refused(&hub.run(&RUN), 3, &["\"gpt2\"", "config.json"]);
     assert!(hub.store.asked().is_empty());
 
     let mut pickled = tiny();

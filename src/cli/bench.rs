@@ -278,7 +278,7 @@ fn time_prefill(model: &Model, tokens: usize) -> Result<Prefill> {
 /// Bytes of keys and values that a decode pass reads, if its token sees `keys` keys including its own.
 fn cache_read(model: &Model, keys: usize) -> usize {
     let (config, sizes) = (&model.config, model.sizes());
-    let seen = |layer| sizes.window_of(layer).map_or(keys, |window| keys.min(window));
+    let seen = |layer| sizes.sees(Some(layer)).length().map_or(keys, |window| keys.min(window));
     (0..config.layers).map(seen).sum::<usize>() * 2 * config.kv_dim() * model.backend.cache_dtype().bytes()
 }
 

@@ -8,7 +8,7 @@ use super::edits;
 use super::input::{self, Look};
 use super::memory::{self, size};
 use super::{ModelArgs, output, threads, vocabulary};
-use llama_trace_core::config::{ModelConfig, Precision, RopeScaling};
+use llama_trace_core::config::{LayerSet, ModelConfig, Precision, RopeScaling};
 use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{self, Error, Result};
 use llama_trace_core::trace::{PassDims, Site, Sizes};
@@ -78,12 +78,12 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision, edits: &[Edit]
         1 => "multi-head attention".into(),
         group => format!("grouped-query attention: {group} query heads to one key/value head"),
     };
-    let window = match (config.window, config.window_from) {
+    let window = match (config.window, config.window_layers) {
         (None, _) => ("no".into(), "every token sees all keys before it".into()),
-        (Some(window), 0) => (window.to_string(), "keys that a token sees, in every layer".into()),
-        (Some(window), from) => {
-            (window.to_string(), format!("keys that a token sees, in layers from {from} on"))
+        (Some(window), LayerSet::From(0)) => {
+            (window.to_string(), "keys that a token sees, in every layer".into())
         }
+        (Some(window), layers) => (window.to_string(), format!("keys that a token sees, in {layers}")),
     };
     let rows = [
         ("layers", config.layers.to_string(), "transformer blocks".into()),

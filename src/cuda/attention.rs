@@ -53,8 +53,8 @@ pub(super) struct Asked<'a> {
 impl Asked<'_> {
     /// Returns `struct Attention` of the kernels.
     fn words(&self) -> [u64; 2] {
-        let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
-        [pair(heads, kv_heads), pair(head_dim, window.unwrap_or(0))]
+        let AttentionShape { heads, kv_heads, head_dim, sees, .. } = self.shape;
+        [pair(heads, kv_heads), pair(head_dim, sees.length().unwrap_or(0))]
     }
 
     fn arguments(&self) -> Arguments {
@@ -92,7 +92,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let splits = (BLOCKS_OF_EACH[usize::from(at_once > 4)] * processors / blocks).clamp(1, MOST_SPLITS);
         // Launches only the splits that have keys in at least one span of the pass. Their number is rounded up to a
         // power of two, so the size of the launch seldom changes.
-        let visible = |keys: usize| asked.shape.window.map_or(keys, |window| keys.min(window));
+        let visible = |keys: usize| asked.shape.sees.length().map_or(keys, |window| keys.min(window));
         let tiles = asked.pass.spans().iter().map(|span| visible(span.keys()).div_ceil(TILE)).max();
         let used = splits.min(tiles.unwrap_or(1).next_power_of_two());
         // If there are enough multiprocessors for one block of each head, each head gets its own block. This has less

@@ -36,7 +36,7 @@ impl Uses {
         let weights: BTreeSet<_> = matrices.map(Tensor::dtype).collect();
         let (kv_heads, head_dim) = (config.kv_heads.min(2), config.head_dim);
         let heads = config.heads / config.kv_heads * kv_heads;
-        let heads = AttentionShape { heads, kv_heads, head_dim, window: None };
+        let heads = AttentionShape::llama(heads, kv_heads, head_dim, None);
         Self { weights: weights.into_iter().collect(), heads }
     }
 }
@@ -412,7 +412,7 @@ pub(super) fn run(cuda: &Cuda, uses: &Uses) {
 }
 
 /// The heads of a layer whose products go through shared memory.
-const OF_STREAMS: AttentionShape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 16, window: None };
+const OF_STREAMS: AttentionShape = AttentionShape::llama(4, 2, 16, None);
 
 /// The number of hidden values of such a layer, and two widths. The second width is more than one piece.
 fn sizes_of_streams(dtype: Dtype) -> (usize, [usize; 2]) {
@@ -669,7 +669,7 @@ mod tests {
     }
 
     fn uses(weights: Vec<Dtype>) -> Uses {
-        Uses { weights, heads: AttentionShape { heads: 8, kv_heads: 2, head_dim: 64, window: None } }
+        Uses { weights, heads: AttentionShape::llama(8, 2, 64, None) }
     }
 
     fn passes(cuda: Cuda, precision: Precision, weights: &[Dtype]) {
@@ -683,7 +683,7 @@ mod tests {
     /// With so many heads, a few keys already reach the limit of keys times heads.
     #[test]
     fn a_model_of_many_heads_for_one_of_keys_is_proved_too() {
-        let heads = AttentionShape { heads: 256, kv_heads: 1, head_dim: 8, window: None };
+        let heads = AttentionShape::llama(256, 1, 8, None);
         let uses = Uses { weights: vec![Dtype::F32], heads };
         made(&Cpu::default(), &uses).unwrap();
     }

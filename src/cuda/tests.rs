@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::*;
 use half::{bf16, f16};
-use llama_trace_core::config::{CacheDtype, Pairing};
+use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Rope, RopeScaling};
 use llama_trace_core::memory::no_memory;
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
@@ -278,9 +278,9 @@ fn what_goes_element_by_element_has_the_bits_of_ops() {
     }
 }
 
-struct Rope(Pairing, usize, usize);
+struct Rotated(Pairing, usize, usize);
 
-impl Operate for Rope {
+impl Operate for Rotated {
     fn on(&self, backend: &dyn Backend) -> Vec<f32> {
         let Self(pairing, heads, head_dim) = *self;
         let (rows, pairs) = (4, head_dim / 2);
@@ -303,7 +303,10 @@ impl Operate for Rope {
 fn rope_has_the_bits_of_ops_in_both_pairings() {
     for pairing in [Pairing::Halves, Pairing::Neighbours] {
         for (heads, head_dim) in [(1, 2), (3, 6), (4, 64), (5, 130)] {
-            same_bits(&format!("{heads} heads of {head_dim}, {pairing:?}"), &Rope(pairing, heads, head_dim));
+            same_bits(
+                &format!("{heads} heads of {head_dim}, {pairing:?}"),
+                &Rotated(pairing, heads, head_dim),
+            );
         }
     }
 }
@@ -384,10 +387,10 @@ fn the_tables_of_rope_are_those_of_ops_far_into_a_context() {
     for precision in [Precision::F32, Precision::Bf16] {
         let Some((cuda, cpu)) = both(precision) else { return };
         let frequencies = llama_trace_core::ops::rope::frequencies(
-            llama_trace_core::config::Arithmetic::Fused,
+            Arithmetic::Fused,
             64,
-            500_000.0,
-            &llama_trace_core::config::RopeScaling::None,
+            &Rope { theta: 500_000.0, scaling: RopeScaling::None },
+            1,
         );
         fn tables(backend: &dyn Backend, frequencies: &[f32]) -> Vec<f32> {
             let (pairs, spans) = (frequencies.len(), [(0, 3), (131_000, 2)]);

@@ -65,9 +65,8 @@ fn visible_keys(app: &App) -> Option<(usize, Range<usize>)> {
     let axes = app.place.step.axes();
     let key = axes.iter().position(|axis| *axis == Axis::Key)?;
     let query = axes.iter().position(|axis| *axis == Axis::Token).filter(|_| axes.contains(&Axis::Head))?;
-    let end = app.dims().start + app.index()[query] + 1;
-    let window = app.place.layer.and_then(|layer| app.outline.card.sizes().window_of(layer));
-    Some((key, window.map_or(0, |window| end.saturating_sub(window))..end))
+    let position = app.dims().start + app.index()[query];
+    Some((key, app.outline.card.sizes().sees(app.place.layer).keys(position)))
 }
 
 /// Searches for the largest value in the tensor.

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
+use llama_trace::checkpoint::family::{Family, Means};
 use llama_trace::checkpoint::fields::{Rule, Source, TABLE};
 use llama_trace::model::Model;
 use serde_json::{Value, json};
@@ -114,24 +115,21 @@ fn each_field_is_obeyed_as_by_transformers_or_harmless_or_refused() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Returns whether some case sets the field `name`, or removes it from a source that has it.
-fn is_tried(source: Source, name: &str, cases: &[Value]) -> bool {
-    let model = match source {
-        Source::Mistral => Some("mistral"),
-        Source::Qwen2 => Some("qwen2"),
-        Source::Qwen3 => Some("qwen3"),
-        Source::Llama => Some("gqa"),
-        _ => None,
-    };
-    cases.iter().filter(|case| model.is_none_or(|model| case["model"] == model)).any(|case| match source {
-        Source::Rope => ["rope_parameters", "rope_scaling"]
-            .iter()
-            .any(|outer| case["set"][*outer].as_object().is_some_and(|object| object.contains_key(name))),
-        _ => {
-            case["set"].as_object().unwrap().contains_key(name)
-                || case["drop"].as_array().unwrap().contains(&json!(name))
-        }
+/// Returns whether some case of `model` sets the field `name`, or removes it.
+fn is_tried(model: Option<&str>, name: &str, cases: &[Value]) -> bool {
+    cases.iter().filter(|case| model.is_none_or(|model| case["model"] == model)).any(|case| {
+        case["set"].as_object().unwrap().contains_key(name)
+            || case["drop"].as_array().unwrap().contains(&json!(name))
     })
+}
+
+/// Returns whether some case sets the field `name` of RoPE's parameters.
+fn is_tried_in_rope(name: &str, cases: &[Value]) -> bool {
+    let objects = || ["rope_parameters", "rope_scaling"].iter();
+    let sets = |case: &Value| {
+        objects().any(|outer| case["set"][*outer].as_object().is_some_and(|object| object.contains_key(name)))
+    };
+    cases.iter().any(sets)
 }
 
 #[test]
@@ -140,18 +138,23 @@ fn every_obeyed_field_has_a_case_and_every_refused_one_is_refused() {
     for row in TABLE {
         for name in row.names {
             match (row.source, row.rule) {
-                (Source::Meta | Source::Gguf, _) | (_, Rule::Harmless) => {}
-                (source, Rule::Obeyed) => {
-                    assert!(is_tried(source, name, &cases), "{source:?} {name} has no case");
-                }
+                (Source::Meta | Source::Gguf | Source::Wrapper, _) | (_, Rule::Harmless) => {}
+                (Source::Rope, _) => assert!(is_tried_in_rope(name, &cases), "{name} has no case"),
                 (Source::HuggingFace, Rule::Refused(_) | Rule::Storage) => {
                     let name = name.replace('*', "x");
                     let case = json!({"model": "gqa", "set": {name.clone(): [["something"]]}});
                     let error = checkpoint::open(folder(&case).path()).unwrap_err().to_string();
                     assert!(error.contains(&format!("`{name}`")), "{error}");
                 }
-                (source, _) => assert!(is_tried(source, name, &cases), "{source:?} {name} has no case"),
+                (source, _) => assert!(is_tried(None, name, &cases), "{source:?} {name} has no case"),
             }
+        }
+    }
+    // The fields of the other families are tried by their fixtures.
+    for (kind, model) in [("llama", "gqa"), ("mistral", "mistral"), ("qwen2", "qwen2"), ("qwen3", "qwen3")] {
+        let family = Family::of_type(kind).unwrap();
+        for field in family.fields.iter().filter(|field| field.means != Means::Nothing) {
+            assert!(is_tried(Some(model), field.name, &cases), "{kind} {} has no case", field.name);
         }
     }
 }

@@ -10,7 +10,7 @@ use llama_trace::backend::{Buffer, PassRows, Span, Vector};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
-use llama_trace::model::{Linear, Model};
+use llama_trace::model::{Linear, Model, Norm};
 use llama_trace::replay::derive::{derive, is_derivable};
 use llama_trace::trace::{Frame, FrameData, PassDims, Recorder, Select, Site, Stage};
 use ndarray::{ArrayD, IxDyn};
@@ -105,6 +105,9 @@ fn ours(model: &Model, golden: &Golden, site: Site, precision: Precision) -> Opt
     };
     let table = |stage| buffer(Site::once(site.pass, stage));
     let layer = site.layer.map(|layer| &model.weights.layers[layer]);
+    fn weight(norm: &Option<Norm>) -> &Vector {
+        &norm.as_ref().unwrap().weight
+    }
     let norm = |x: &Buffer, weight: &Vector, out: &mut Buffer| {
         let rows = values(x).len() / weight.downcast::<Vec<f32>>().len();
         backend.rms_norm(x, weight, config.norm_eps, rows, out).unwrap();
@@ -128,23 +131,23 @@ fn ours(model: &Model, golden: &Golden, site: Site, precision: Precision) -> Opt
             let (cos, sin) =
                 if site.stage == S::RopeCos { (&mut out, &mut other) } else { (&mut other, &mut out) };
             let pairs = config.head_dim / 2;
-            backend.rope_table(&model.rope_frequencies, pairs, &pass, cos, sin).unwrap();
+            backend.rope_table(&model.ropes[0], pairs, &pass, cos, sin).unwrap();
         }
-        (S::FinalNorm, _) => norm(&x(site), &model.weights.final_norm, &mut out),
+        (S::FinalNorm, _) => norm(&x(site), &model.weights.final_norm.weight, &mut out),
         (S::Logits, _) => {
             let mut input = backend.input();
             backend.prepare(&at(S::FinalNorm), config.dim, &pass, all, &mut input).unwrap();
             backend.matmul(&input, model.weights.head(), None, &mut out).unwrap();
         }
-        (S::AttnNorm, Some(layer)) => norm(&x(site), &layer.attn_norm, &mut out),
-        (S::FfnNorm, Some(layer)) => norm(&at(S::AttnResidual), &layer.ffn_norm, &mut out),
-        (S::XqNorm, Some(layer)) => norm(&at(S::Xq), layer.q_norm.as_ref().unwrap(), &mut out),
-        (S::XkNorm, Some(layer)) => norm(&at(S::Xk), layer.k_norm.as_ref().unwrap(), &mut out),
+        (S::AttnNorm, Some(layer)) => norm(&x(site), weight(&layer.attn_norm), &mut out),
+        (S::FfnNorm, Some(layer)) => norm(&at(S::AttnResidual), weight(&layer.ffn_norm), &mut out),
+        (S::XqNorm, Some(layer)) => norm(&at(S::Xq), weight(&layer.q_norm), &mut out),
+        (S::XkNorm, Some(layer)) => norm(&at(S::Xk), weight(&layer.k_norm), &mut out),
         (S::Xq, Some(layer)) => matmul(at(S::AttnNorm), &layer.wq, &mut out),
         (S::Xk, Some(layer)) => matmul(at(S::AttnNorm), &layer.wk, &mut out),
         (S::Xv, Some(layer)) => matmul(at(S::AttnNorm), &layer.wv, &mut out),
         (S::AttnOutput, Some(layer)) => matmul(at(S::AttnHeads), &layer.wo, &mut out),
-        (S::FfnGate, Some(layer)) => matmul(at(S::FfnNorm), &layer.w1, &mut out),
+        (S::FfnGate, Some(layer)) => matmul(at(S::FfnNorm), layer.w1.as_ref().unwrap(), &mut out),
         (S::FfnUp, Some(layer)) => matmul(at(S::FfnNorm), &layer.w3, &mut out),
         (S::FfnDown, Some(layer)) => matmul(at(S::FfnHidden), &layer.w2, &mut out),
         (S::XqRope, Some(_)) => {
@@ -231,7 +234,7 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
 
     // The bias is added to the rounded product.
     let site = Site::layer(0, 0, Stage::FfnGate);
-    let w1 = &model.weights.layers[0].w1;
+    let w1 = model.weights.layers[0].w1.as_ref().unwrap();
     let (x, t) = (Buffer::new(golden.values(site.other(Stage::FfnNorm))), golden.passes[0].tokens);
     let bias = w1.bias.as_ref().unwrap().downcast::<Vec<f32>>().repeat(t);
     let (count, bias, mut input) = (bias.len(), Buffer::new(bias), model.backend.input());

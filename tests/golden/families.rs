@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::check::{self, Plan, Sample};
 use llama_trace::checkpoint::{self, Checkpoint};
-use llama_trace::config::Precision;
+use llama_trace::config::{ModelConfig, Precision};
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
 use llama_trace::trace::{Frame, NoProbe, Recorder, Select};
@@ -153,9 +153,12 @@ fn record(backend: Cpu, checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<(String,
 }
 
 /// The reference, with the stages that are copies of others: caches, and repeated keys and values.
-fn expected(name: &str, config: (usize, usize)) -> BTreeMap<String, Tensor> {
+///
+/// The reference has the cosines and sines of each layer where the layers differ. Ours are once a pass, and those of the
+/// layers with a window have another name. A norm after RoPE also has another name.
+fn expected(name: &str, config: &ModelConfig) -> BTreeMap<String, Tensor> {
     let mut stages = reference::read(&fixture(&format!("families/{name}/stages.safetensors")));
-    let (layers, heads) = config;
+    let (layers, heads) = (config.layers, config.heads);
     // Hunyuan and nanochat have the norm after RoPE, the others before.
     let last = if ["hunyuan", "nanochat"].contains(&name) { "xk_norm" } else { "xk_rope" };
     for layer in 0..layers {
@@ -180,7 +183,23 @@ fn expected(name: &str, config: (usize, usize)) -> BTreeMap<String, Tensor> {
             }
         }
     }
-    stages
+    let renamed = |(name, tensor): (String, Tensor)| {
+        let (pass, rest) = name.split_once('/').unwrap();
+        let (layer, stage) = rest.split_once('/').unwrap_or(("", rest));
+        let number = layer.strip_prefix("layer_").map(|number| number.parse().unwrap());
+        let name = match (number, stage) {
+            (Some(layer), "rope_cos" | "rope_sin") if config.rope_of(layer) == Some(1) => {
+                format!("{pass}/local_{stage}")
+            }
+            (Some(_), "rope_cos" | "rope_sin") => format!("{pass}/{stage}"),
+            (Some(_), "xq_norm" | "xk_norm") if config.qk_norm_form.after_rope => {
+                format!("{pass}/{layer}/{}", stage.replace("_norm", "_rope_norm"))
+            }
+            _ => name,
+        };
+        (name, tensor)
+    };
+    stages.into_iter().map(renamed).collect()
 }
 
 /// The first stage that differs, in the order of the computation, or the names that are in one of both only.
@@ -197,7 +216,7 @@ fn first_difference(ours: &[(String, Tensor)], theirs: &BTreeMap<String, Tensor>
 
 fn stages(name: &str) {
     let checkpoint = open(name);
-    let theirs = expected(name, (checkpoint.config.layers, checkpoint.config.heads));
+    let theirs = expected(name, &checkpoint.config);
     for kernel in [Kernel::default(), Kernel::wasm()] {
         let ours = record(Cpu::with_kernel(kernel), &checkpoint, &ids(name, "prompt_ids"));
         let found = first_difference(&ours, &theirs);

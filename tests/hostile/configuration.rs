@@ -13,7 +13,7 @@ fn an_invalid_configuration_is_refused() {
     let cases: &[Change<'_>] = &[
         (&|config| *config = json!([]), &["not a JSON object"]),
         (&|config| *config = json!({}), &["model_type", "\"llama\""]),
-        (&|config| config["model_type"] = json!("gemma2"), &["\"gemma2\"", "\"llama\""]),
+        (&|config| config["model_type"] = json!("gpt2"), &["\"gpt2\"", "\"llama\""]),
         (&|config| drop(remove(config, "hidden_size")), &["`hidden_size`", "found: no such field"]),
         (
             &|config| config["hidden_size"] = json!("64"),
@@ -26,10 +26,10 @@ fn an_invalid_configuration_is_refused() {
         (&|config| config["rms_norm_eps"] = json!(-1), &["RMSNorm epsilon", "found: -1"]),
         (&|config| config["rope_parameters"]["rope_theta"] = json!(0), &["RoPE theta", "found: 0"]),
         (
-            &|config| config["rope_parameters"]["rope_type"] = json!("yarn"),
-            &["`rope_parameters.rope_type`", "\"yarn\""],
+            &|config| config["rope_parameters"]["rope_type"] = json!("spiral"),
+            &["`rope_parameters.rope_type`", "\"spiral\""],
         ),
-        (&|config| config["hidden_act"] = json!("gelu"), &["`hidden_act`", "\"gelu\""]),
+        (&|config| config["hidden_act"] = json!("relu"), &["`hidden_act`", "\"relu\""]),
         (&|config| config["quantization_config"] = json!({"quant_method": "awq"}), &["quantized", "awq"]),
         (&|config| config["eos_token_id"] = json!([-1]), &["`eos_token_id`", "a token id"]),
     ];

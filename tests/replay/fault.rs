@@ -10,7 +10,7 @@ use llama_trace::backend::{
     self, AttentionPart, AttentionShape, AttentionSink, Backend, Buffer, Cache, Draw, Limits, Mark, Matrix,
     Operation, PassRows, SeeGroups, Span, Vector,
 };
-use llama_trace::config::{Arithmetic, CacheDtype, Pairing, Precision};
+use llama_trace::config::{Arithmetic, CacheDtype, Pairing, Precision, Sees};
 use llama_trace::error::Result;
 use llama_trace::stop::Stop;
 use llama_trace::tensor::{Dtype, Tensor};
@@ -399,7 +399,7 @@ impl Backend for Other {
     ) -> Result<()> {
         self.layers.fetch_add(1, Ordering::SeqCst);
         let shape = match self.fault {
-            Fault::NoWindow => AttentionShape { window: None, ..shape },
+            Fault::NoWindow => AttentionShape { sees: Sees::All, ..shape },
             _ => shape,
         };
         let watched = sink.wants(AttentionPart::Qk);

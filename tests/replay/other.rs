@@ -74,6 +74,7 @@ fn compare_fused(what: &str, backend: impl Backend + 'static) {
     let checkpoint = checkpoint::open(&common::fixture("golden/mha_bias")).unwrap();
     let model = Model::load(&checkpoint, backend).unwrap();
     let (backend, config, layer) = (&model.backend, &model.config, &model.weights.layers[0]);
+    let (w1, ffn_norm) = (layer.w1.as_ref().unwrap(), &layer.ffn_norm.as_ref().unwrap().weight);
     let (d, f) = (config.dim, config.ffn_dim);
     let noise = |count: usize, seed: usize| {
         let values: Vec<f32> = (0..count).map(|i| ((i * 7919 + seed) % 1013) as f32 / 500.0 - 1.0).collect();
@@ -107,7 +108,7 @@ fn compare_fused(what: &str, backend: impl Backend + 'static) {
         backend.prepare(&x, d, &pass, &PassRows::All, &mut input).unwrap();
         let buffer = |count| backend.buffer(count).unwrap();
 
-        let linears = [&layer.wq, &layer.wk, &layer.w1];
+        let linears = [&layer.wq, &layer.wk, w1];
         let widths = [config.q_dim(), config.kv_dim(), f].map(|width| rows * width);
         let mut outs = widths.map(buffer);
         let [q, k, w] = &mut outs;
@@ -127,13 +128,13 @@ fn compare_fused(what: &str, backend: impl Backend + 'static) {
         let made = made_by(
             &mut |made| {
                 let out = (&mut sum, &mut normed);
-                backend.add_rms_norm((&x, &b), &layer.ffn_norm, 1e-5, (rows, d), out, made)
+                backend.add_rms_norm((&x, &b), ffn_norm, 1e-5, (rows, d), out, made)
             },
             &[rows * d; 2],
         );
         let (mut plain_sum, mut plain) = (buffer(rows * d), buffer(rows * d));
         backend.add(&x, &b, rows * d, &mut plain_sum).unwrap();
-        backend.rms_norm(&plain_sum, &layer.ffn_norm, 1e-5, rows, &mut plain).unwrap();
+        backend.rms_norm(&plain_sum, ffn_norm, 1e-5, rows, &mut plain).unwrap();
         let both = [(0, bits(&plain_sum, rows * d)), (1, bits(&plain, rows * d))];
         assert!(made == both, "{what}, {rows} rows: residual and norm");
         assert!([bits(&sum, rows * d), bits(&normed, rows * d)] == both.map(|(_, bits)| bits));
@@ -143,7 +144,7 @@ fn compare_fused(what: &str, backend: impl Backend + 'static) {
         let made = made_by(
             &mut |made| {
                 let outputs = Swiglu {
-                    gate: Product { matrix: &layer.w1.matrix, bias: layer.w1.bias.as_ref(), out: &mut gate },
+                    gate: Product { matrix: &w1.matrix, bias: w1.bias.as_ref(), out: &mut gate },
                     silu: &mut silu,
                     up: Product { matrix: &layer.w3.matrix, bias: layer.w3.bias.as_ref(), out: &mut up },
                     hidden: &mut hidden,
@@ -154,7 +155,7 @@ fn compare_fused(what: &str, backend: impl Backend + 'static) {
         );
         let mut plain = [count; 4].map(buffer);
         let [gate, silu, up, hidden] = &mut plain;
-        backend.matmul(&input, &layer.w1.matrix, layer.w1.bias.as_ref(), gate).unwrap();
+        backend.matmul(&input, &w1.matrix, w1.bias.as_ref(), gate).unwrap();
         backend.silu(gate, count, silu).unwrap();
         backend.matmul(&input, &layer.w3.matrix, layer.w3.bias.as_ref(), up).unwrap();
         backend.mul(silu, up, count, hidden).unwrap();

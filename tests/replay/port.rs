@@ -211,7 +211,7 @@ impl Port {
         let window = match (self.config.window, self.bug) {
             (Some(_), "window") => None,
             (Some(window), "window:short") => Some(window - 1),
-            (window, _) => window.filter(|_| layer >= self.config.window_from),
+            (window, _) => window.filter(|_| self.config.window_layers.contains(layer)),
         };
         let last = if self.has("mask_offset") { query + 1 } else { query };
         key <= last && window.is_none_or(|window| key + window > query)

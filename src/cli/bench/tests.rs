@@ -4,7 +4,7 @@ use clap::Parser;
 
 use super::*;
 use crate::cli::Cli;
-use llama_trace_core::config::CacheDtype;
+use llama_trace_core::config::{CacheDtype, LayerSet};
 use llama_trace_cuda::Cuda;
 use llama_trace_emulator::Asked;
 use llama_trace_engine::backend::cpu::Cpu;
@@ -80,7 +80,7 @@ fn on_a_gpu_every_figure_is_there_and_the_bytes_are_those_of_the_shape() {
 
 #[test]
 fn a_pass_reads_no_more_of_the_cache_than_its_window_lets_it_see() {
-    let config = ModelConfig { window: Some(10), window_from: 1, ..tiny() };
+    let config = ModelConfig { window: Some(10), window_layers: LayerSet::From(1), ..tiny() };
     let checkpoint = random::of_config("tiny", config, Dtype::BF16);
     let model = Model::load(&checkpoint, Cpu::default().with_cache_dtype(CacheDtype::F16)).unwrap();
     assert_eq!(cache_read(&model, 40), (40 + 10 + 10) * 2 * 32 * 2);

@@ -57,25 +57,14 @@ impl Mean {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Precision;
+    use crate::config::{ModelConfig, Precision};
     use crate::edit::{Edit, Edits, Kept};
     use crate::trace::{PassDims, Site, Sizes, Stage};
 
     #[test]
     fn a_mean_that_is_collected_block_by_block_is_the_mean_of_all_rows() {
-        let sizes = Sizes {
-            layers: 1,
-            dim: 2,
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 2,
-            hidden: 2,
-            vocab: 2,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            group: None,
-        };
+        let config = ModelConfig { ffn_dim: 2, vocab: 2, ..ModelConfig::of_heads(1, 1, 2) };
+        let sizes = Sizes::new(&config, Precision::F32);
         let parsed = ["logits[t=0] *= 2", "logits[v=1] = mean", "logits[t=3] = mean"].map(Edit::parse);
         let edits = Edits::new(parsed.into_iter().collect::<Result<_, _>>().unwrap());
         let (site, tokens) = (Site::once(0, Stage::Logits), 4);

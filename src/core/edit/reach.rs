@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use self::cells::{Cells, Region, Set};
 use super::{Edit, Operand, Operator, Part, Place};
 use crate::config::Pairing;
-use crate::ops::attention::visible;
 use crate::trace::stage::{Input, Op, Section};
 use crate::trace::{Axis, ModelCard, PassDims, Site, Sizes, Stage};
 
@@ -81,7 +80,7 @@ impl Reach {
     }
 
     fn visible(&self, dims: PassDims, layer: usize, t: usize) -> std::ops::Range<usize> {
-        visible(dims.start + t, self.sizes.window_of(layer))
+        self.sizes.sees(Some(layer)).keys(dims.start + t)
     }
 
     /// The rows in `rows` that see a key in `keys`.
@@ -176,7 +175,7 @@ impl Walk<'_> {
         stage: Stage,
         before: &Before,
     ) -> Region {
-        if !stage.present(&reach.sizes, dims) {
+        if !stage.present_in(&reach.sizes, dims, layer) {
             return Region::default();
         }
         let mut region = Region::default();
@@ -187,7 +186,7 @@ impl Walk<'_> {
         if let Some(rows) = cached.and_then(|at| self.cache.remove(&at)) {
             region = rows;
         }
-        for input in stage.inputs(&reach.sizes, dims) {
+        for input in stage.inputs_in(&reach.sizes, dims, layer) {
             for cells in before.get(input).into_iter().flat_map(Region::iter) {
                 self.results(reach, (dims, layer, stage), input, cells, &mut region);
             }
@@ -224,8 +223,10 @@ impl Walk<'_> {
             Cells(axes.map(|axis| if spread.contains(axis) { Set::All } else { on(*axis) }).collect())
         };
         let [t, h, k, c] = [Axis::Token, Axis::Head, Axis::Key, Axis::HeadDim].map(on);
-        let Sizes { heads, kv_heads, head_dim, .. } = reach.sizes;
+        let Sizes { heads, kv_heads, .. } = reach.sizes;
         match stage.info().op {
+            // The query and key norms go over a head, or over all heads.
+            Op::RmsNorm if reach.sizes.qk_whole => out.add(same(&stage.axes()[1..])),
             Op::RmsNorm => out.add(same(&stage.axes()[stage.axes().len() - 1..])),
             // A group of int8 values may cross heads.
             Op::Linear | Op::Quantize => {
@@ -233,14 +234,14 @@ impl Walk<'_> {
                 out.add(Cells(stage.axes().iter().map(of_token).collect()));
             }
             Op::Rope => {
-                let half = head_dim / 2;
-                let pair = |i: usize| match self.pairing {
-                    Pairing::Halves => vec![i, i + half],
-                    Pairing::Neighbours => vec![2 * i, 2 * i + 1],
+                let turned = 2 * reach.sizes.pairs;
+                let pair = |i: usize| {
+                    let (first, second) = self.pairing.components(i, turned);
+                    vec![first, second]
                 };
-                let of_component = |c: usize| match self.pairing {
-                    Pairing::Halves => pair(c % half.max(1)),
-                    Pairing::Neighbours => pair(c / 2),
+                let of_component = |c: usize| match c < turned {
+                    true => pair(self.pairing.pair_of(c, turned)),
+                    false => vec![c],
                 };
                 let components = match from.axes().contains(&Axis::Pair) {
                     true => on(Axis::Pair).map(pair),
@@ -279,7 +280,9 @@ impl Walk<'_> {
                     }
                 }
             }
-            Op::Scale | Op::AddMask | Op::Add | Op::Silu | Op::Mul => out.add(same(&[])),
+            Op::Scale | Op::Cap | Op::AddMask | Op::Add | Op::Silu | Op::Activation | Op::Mul => {
+                out.add(same(&[]))
+            }
             // The token is drawn from the last row.
             _ if stage.info().section == Section::Sampler => {
                 if t.contains(dims.tokens.saturating_sub(1)) {
@@ -319,9 +322,11 @@ impl Walk<'_> {
                     (Operand::Input, _) if whole => {
                         let input = match stage {
                             Stage::FfnResidual => Input::LayerInput,
-                            _ => {
-                                stage.inputs(&reach.sizes, dims).first().copied().unwrap_or(Input::LayerInput)
-                            }
+                            _ => stage
+                                .inputs_in(&reach.sizes, dims, layer)
+                                .first()
+                                .copied()
+                                .unwrap_or(Input::LayerInput),
                         };
                         region = before.get(input).cloned().unwrap_or_default();
                     }

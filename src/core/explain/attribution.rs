@@ -36,6 +36,11 @@ pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands
             .expected("two different ids")
             .found(format!("{} twice", at.id.unwrap_or_default())));
     }
+    if let Some(switch) = rules.card().config.not_a_sum() {
+        return Err(Error::usage("the logits of this model are not split into parts")
+            .expected("a family whose logits are a sum of the parts' contributions, as in Llama")
+            .found(switch));
+    }
     let mut token = Token { rules, operands, site: at.site, token: at.token };
     let logits = token.row(None, Stage::Logits)?;
     let id = at.id.unwrap_or_else(|| likeliest(&logits, at.against));

@@ -4,6 +4,7 @@ use half::bf16;
 
 use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::CacheDtype;
+use crate::ops;
 use crate::ops::quantize::Quantized;
 use crate::ops::typical::Typical;
 use crate::trace::Sampling;
@@ -91,6 +92,23 @@ impl<'a> Held<'a> {
 impl Folder {
     /// The result of `rule`, with operands from `held`.
     pub fn fold(&mut self, rule: &Rule, held: &Held<'_>) -> Exact {
+        let exact = self.unscaled(rule, held);
+        if rule.by == 1.0 {
+            return exact;
+        }
+        let times = |x: f64| {
+            let product = x * f64::from(rule.by);
+            if rule.rounded == Rounded::Never { product } else { to_bf16(product) }
+        };
+        Exact {
+            value: times(exact.value),
+            other: times(exact.other),
+            largest: exact.largest * f64::from(rule.by).abs(),
+        }
+    }
+
+    /// The result of `rule` before its factor.
+    fn unscaled(&mut self, rule: &Rule, held: &Held<'_>) -> Exact {
         let number = |cell: Cell| held.number(cell);
         let round = |x: f64| if rule.rounded == Rounded::Never { x } else { to_bf16(x) };
         let of = |value: f64| Exact { value: round(value), other: round(value), largest: value.abs() };
@@ -100,20 +118,27 @@ impl Folder {
             Fold::Lookup { id, table, width, at } => {
                 of(number(Cell { place: table, at: number(id) as usize * width + at }))
             }
-            Fold::Angle { position, frequency, sine, .. } => {
+            Fold::Angle { position, frequency, sine, factor, .. } => {
                 let angle = f64::from(position as f32 * frequency.checked());
-                of(if sine { angle.sin() } else { angle.cos() })
+                of(if sine { angle.sin() } else { angle.cos() } * f64::from(factor))
             }
             Fold::Hide { seen } => of(if seen { 0.0 } else { f64::NEG_INFINITY }),
-            Fold::Norm { x, at, weight, eps } => {
-                let [square, ..] = self.once(x, || {
+            Fold::Norm { x, at, weight, bias, centred, eps } => {
+                let [square, mean, ..] = self.once(x, || {
                     let x = held.floats(&x);
-                    [products(x, x).0 / x.len() as f64, 0.0, 0.0, 0.0]
+                    let count = x.len() as f64;
+                    if !centred {
+                        return [products(x, x).0 / count, 0.0, 0.0, 0.0];
+                    }
+                    let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
+                    let squares = x.iter().map(|x| (f64::from(*x) - mean).powi(2));
+                    [squares.sum::<f64>() / count, mean, 0.0, 0.0]
                 });
                 let factor = 1.0 / (square + f64::from(eps)).sqrt();
-                let (before, weight) = (number(x.cell(at)) * factor, number(weight));
-                if rule.rounded == Rounded::Never {
-                    return of(before * weight);
+                let (before, weight) = ((number(x.cell(at)) - mean) * factor, weight.map_or(1.0, number));
+                if rule.rounded != Rounded::TwiceInNorm {
+                    let bias = bias.map_or(0.0, number);
+                    return sum(before * weight + bias, (before * weight).abs().max(bias.abs()));
                 }
                 let [value, less, more] = [1.0, 1.0 - TIE, 1.0 + TIE].map(|by| round(before * by) * weight);
                 let other = if less == value { more } else { less };
@@ -165,7 +190,25 @@ impl Folder {
                 (CacheDtype::Bf16, x) => bf16::from_f32(x as f32).to_f64(),
             }),
             Fold::Same { from } => of(number(from)),
-            Fold::Scale { x, head_dim } => of(number(x) / (head_dim as f64).sqrt()),
+            Fold::Scale { x, head_dim, scale } => of(match scale {
+                Some(by) => number(x) * f64::from(by),
+                None => number(x) / (head_dim as f64).sqrt(),
+            }),
+            Fold::Cap { x, cap } => {
+                let (x, cap) = (number(x), f64::from(cap));
+                // Each of the three results may be near the middle between two bfloat16 numbers.
+                let near = [1.0, 1.0 - TIE, 1.0 + TIE];
+                let quotients = near.map(|by| round(x / cap * by));
+                let tanhs = quotients.into_iter().flat_map(|x| near.map(|by| round(x.tanh() * by)));
+                let mut all = tanhs.map(|tanh| round(tanh * cap));
+                let value = all.next().unwrap_or(f64::NAN);
+                let other = all.find(|other| *other != value).unwrap_or(value);
+                Exact {
+                    value,
+                    other: if rule.rounded == Rounded::Never { value } else { other },
+                    ..of(value)
+                }
+            }
             Fold::Mask { x, seen } => of(if seen { number(x) } else { f64::NEG_INFINITY }),
             Fold::Softmax { x, at, temperature } => {
                 let by = f64::from(temperature);
@@ -177,14 +220,19 @@ impl Folder {
                 });
                 of((number(x.cell(at)) / by - max).exp() / total)
             }
-            Fold::Add { a, b } => {
+            Fold::Add { a, b, by } => {
                 let (a, b) = (number(a), number(b));
+                let b = if by == 1.0 { b } else { round(b * f64::from(by)) };
                 sum(a + b, a.abs().max(b.abs()))
             }
             Fold::Mul { a, b } => of(number(a) * number(b)),
             Fold::Silu { gate } => {
                 let gate = number(gate);
                 of(gate / (1.0 + (-gate).exp()))
+            }
+            Fold::Activation { x, activation, numbers } => {
+                let number_of = |at: usize| numbers.map_or(0.0, |place| number(Cell { place, at }));
+                of(ops::activation::exact(activation, [number_of(0), number_of(1)], number(x)))
             }
             // A float32 quotient has the same bits whether it is rounded directly or to float64 first. NaN becomes 0,
             // as in Rust's conversion to integers.

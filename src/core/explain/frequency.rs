@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use crate::config::{ModelConfig, RopeScaling};
+use crate::config::{Rope, RopeScaling};
 use crate::ops;
 use crate::trace::ModelCard;
 
@@ -20,12 +20,11 @@ pub struct Frequency {
 const ROUNDED: f64 = 2e-6;
 
 impl Frequency {
-    /// The frequencies of all C/2 pairs.
-    pub(super) fn all(card: &ModelCard) -> Vec<Self> {
-        let ModelCard { config, arithmetic, .. } = card;
-        let ModelConfig { head_dim, rope_theta, rope_scaling, .. } = config;
-        let values = ops::rope::frequencies(*arithmetic, *head_dim, *rope_theta, rope_scaling);
-        let exact = (0..).map(|pair| exact(config, pair));
+    /// The frequencies of all pairs of RoPE number `rope` in a pass with `keys` keys.
+    pub(super) fn all(card: &ModelCard, rope: usize, keys: usize) -> Vec<Self> {
+        let (rope, turned) = (card.config.rope(rope), card.config.turned());
+        let values = ops::rope::frequencies(card.arithmetic, turned, &rope, keys);
+        let exact = (0..).map(|pair| exact(&rope, turned, pair, keys));
         values.into_iter().zip(exact).map(|(value, exact)| Self { value, exact }).collect()
     }
 
@@ -37,12 +36,20 @@ impl Frequency {
 }
 
 /// θ^(−2i/C), scaled.
-fn exact(config: &ModelConfig, pair: usize) -> f64 {
-    let plain = f64::from(config.rope_theta).powf(-2.0 * pair as f64 / config.head_dim as f64);
-    match &config.rope_scaling {
-        RopeScaling::None => plain,
+fn exact(rope: &Rope, turned: usize, pair: usize, keys: usize) -> f64 {
+    let plain = rope.theta_at(turned, keys).powf(-2.0 * pair as f64 / turned as f64);
+    match &rope.scaling {
+        RopeScaling::None | RopeScaling::Dynamic { .. } => plain,
         RopeScaling::Linear { factor } => plain / f64::from(*factor),
         RopeScaling::Divisors(divisors) => plain / f64::from(divisors[pair]),
+        RopeScaling::LongRope { short, long, original_context, .. } => {
+            plain / f64::from(if keys > *original_context { long[pair] } else { short[pair] })
+        }
+        RopeScaling::Yarn { factor, .. } => {
+            let ramp = rope.ramp(turned);
+            let keep = 1.0 - ((pair as f64 - ramp.start) / (ramp.end - ramp.start)).clamp(0.0, 1.0);
+            plain / f64::from(*factor) * (1.0 - keep) + plain * keep
+        }
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             let (low, high) = (f64::from(*low_freq_factor), f64::from(*high_freq_factor));
             let turns = *original_context as f64 * plain / TAU;
@@ -65,11 +72,27 @@ mod tests {
             original_context: 8192,
         };
         let divisors = RopeScaling::Divisors((1..=64).map(|i| i as f32).collect());
-        for scaling in [RopeScaling::None, RopeScaling::Linear { factor: 4.0 }, llama3, divisors] {
+        let longrope = RopeScaling::LongRope {
+            short: vec![1.0; 64],
+            long: (1..=64).map(|i| i as f32).collect(),
+            original_context: 100,
+            attention_factor: 1.0,
+        };
+        let yarn = RopeScaling::Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            original_context: 4096,
+            attention_factor: 1.1,
+            truncate: true,
+        };
+        let dynamic = RopeScaling::Dynamic { factor: 2.0, original_context: 100 };
+        let linear = RopeScaling::Linear { factor: 4.0 };
+        for scaling in [RopeScaling::None, linear, llama3, divisors, longrope, yarn, dynamic] {
             let card = ModelCard::small(|config| {
                 (config.head_dim, config.rope_theta, config.rope_scaling) = (128, 500_000.0, scaling);
             });
-            let all = Frequency::all(&card);
+            let all = Frequency::all(&card, 0, 150);
             assert_eq!(all.len(), 64);
             assert!(all.iter().all(|one| one.checked() == one.value), "{:?}", card.config.rope_scaling);
             let wrong = Frequency { value: all[7].value * 1.0001, ..all[7] };

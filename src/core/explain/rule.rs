@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Frequency;
-use crate::config::CacheDtype;
+use crate::config::{Activation, CacheDtype};
 use crate::trace::stage::Rounded;
 use crate::trace::{Sampling, Site, Weight};
 
@@ -57,6 +57,8 @@ pub struct Rule {
     pub fold: Fold,
     /// The results that are rounded to bfloat16; [`Rounded::Never`] in f32 and q8.
     pub rounded: Rounded,
+    /// The factor of the result, which is rounded again after it: 1 in most families.
+    pub by: f32,
 }
 
 /// An operation with its operands. `at` is the index of the computed cell in its row. If the operands are a line, `at`
@@ -86,20 +88,26 @@ pub enum Fold {
         frequency: Frequency,
         /// Whether it is the sine.
         sine: bool,
+        /// The factor of all cosines and sines of the scaling.
+        factor: f32,
     },
     /// 0 if the token sees the key, else −∞.
     Hide {
         /// Whether the token sees the key.
         seen: bool,
     },
-    /// x\[at\] / √(mean x² + ε) · weight.
+    /// x\[at\] / √(mean x² + ε) · weight + bias; in a LayerNorm, x minus its mean in place of x.
     Norm {
         /// The row that is normalised.
         x: Line,
         /// The component.
         at: usize,
-        /// Its weight.
-        weight: Cell,
+        /// Its weight, if there is one.
+        weight: Option<Cell>,
+        /// Its bias, if there is one.
+        bias: Option<Cell>,
+        /// Whether the mean is subtracted first.
+        centred: bool,
         /// ε.
         eps: f32,
     },
@@ -149,12 +157,21 @@ pub enum Fold {
         /// The source.
         from: Cell,
     },
-    /// x / √C.
+    /// x / √C, or x · scale.
     Scale {
         /// x.
         x: Cell,
         /// C.
         head_dim: usize,
+        /// The factor, in families with one of their own.
+        scale: Option<f32>,
+    },
+    /// cap · tanh(x / cap).
+    Cap {
+        /// x.
+        x: Cell,
+        /// The cap.
+        cap: f32,
     },
     /// x + mask: −∞ if the key is hidden.
     Mask {
@@ -181,12 +198,14 @@ pub enum Fold {
         /// τ, the divisor of the logits; 1 in attention.
         temperature: f32,
     },
-    /// a + b.
+    /// a + b, or a + b · by.
     Add {
         /// a.
         a: Cell,
         /// b.
         b: Cell,
+        /// The factor of b; 1 in most families.
+        by: f32,
     },
     /// a · b.
     Mul {
@@ -199,6 +218,15 @@ pub enum Fold {
     Silu {
         /// g.
         gate: Cell,
+    },
+    /// Another activation of x.
+    Activation {
+        /// x.
+        x: Cell,
+        /// The activation.
+        activation: Activation,
+        /// The learned numbers, if it has them.
+        numbers: Option<Place>,
     },
     /// x / scale, a float32 quotient, rounded to an integer, halves away from zero.
     Steps {

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use super::Frequency;
 use super::rule::{Cell, Fold, Line, Place, Rule};
-use crate::config::{CacheDtype, Pairing, Precision};
+use crate::config::{CacheDtype, ModelConfig, NormKind, Precision, QkWidth};
 use crate::edit::{Edit, Part};
-use crate::ops::attention::{kv_head, visible};
+use crate::ops::attention::kv_head;
+use crate::ops::round;
 use crate::trace::block::index_of;
 use crate::trace::stage::{Op, Rounded, StageInfo, Unit};
 use crate::trace::{Address, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Subject, Weight};
@@ -18,7 +19,8 @@ pub struct Rules {
     sizes: Sizes,
     cache: CacheDtype,
     sampling: Sampling,
-    frequencies: Vec<Frequency>,
+    /// The frequencies of each RoPE, in each pass if they vary between passes, else once.
+    frequencies: Vec<Vec<Vec<Frequency>>>,
     passes: Vec<PassDims>,
     /// The tokens that the passes read, by position.
     tokens: Vec<u32>,
@@ -46,7 +48,7 @@ impl Rules {
     /// The rules of a run of the model `card`, with cache type `cache` and the options `sampling`. It has no passes
     /// yet.
     pub fn new(card: ModelCard, cache: CacheDtype, sampling: Sampling) -> Self {
-        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card));
+        let (sizes, frequencies) = (card.sizes(), Self::frequencies_of(&card, &[]));
         let (passes, tokens, randoms) = (Vec::new(), Vec::new(), Vec::new());
         Self { card, sizes, cache, sampling, frequencies, passes, tokens, randoms }
     }
@@ -54,6 +56,11 @@ impl Rules {
     /// Adds the next pass, and the random number of its draw, if it uses one.
     pub fn push(&mut self, dims: PassDims, random: Option<f64>) {
         self.passes.push(dims);
+        for (rope, of_passes) in self.frequencies.iter_mut().enumerate() {
+            if self.card.config.rope(rope).varies() {
+                of_passes.push(Frequency::all(&self.card, rope, dims.keys()));
+            }
+        }
         self.randoms.push(random);
     }
 
@@ -70,7 +77,7 @@ impl Rules {
     /// The rules of the same run for another model.
     #[must_use]
     pub fn of_model(&self, card: ModelCard) -> Self {
-        let (sizes, frequencies) = (card.sizes(), Frequency::all(&card));
+        let (sizes, frequencies) = (card.sizes(), Self::frequencies_of(&card, &self.passes));
         Self { card, sizes, frequencies, ..self.clone() }
     }
 
@@ -95,9 +102,28 @@ impl Rules {
         &self.tokens
     }
 
-    /// The angle of a pair from one position to the next, in radians.
-    pub fn frequency(&self, pair: usize) -> f32 {
-        self.frequencies[pair].value
+    /// The frequencies of each RoPE of `card` in `passes`.
+    fn frequencies_of(card: &ModelCard, passes: &[PassDims]) -> Vec<Vec<Vec<Frequency>>> {
+        let of = |rope: usize| match card.config.rope(rope).varies() {
+            true => passes.iter().map(|dims| Frequency::all(card, rope, dims.keys())).collect(),
+            false => vec![Frequency::all(card, rope, 1)],
+        };
+        (0..card.config.ropes()).map(of).collect()
+    }
+
+    /// The angle of a pair from one position to the next at `site`.
+    fn frequency(&self, site: Site, pair: usize) -> Frequency {
+        let in_layer = site.layer.and_then(|layer| self.card.config.rope_of(layer));
+        let is_local = matches!(site.stage, Stage::LocalRopeCos | Stage::LocalRopeSin);
+        let rope = in_layer.unwrap_or(usize::from(is_local));
+        let of_passes = &self.frequencies[rope];
+        let number = self.passes.iter().position(|dims| dims.pass == site.pass).unwrap_or(0);
+        of_passes.get(number).unwrap_or(&of_passes[0])[pair]
+    }
+
+    /// The angle of a pair from one position to the next in the cosines and sines of `site`, in radians.
+    pub fn angle(&self, site: Site, pair: usize) -> f32 {
+        self.frequency(site, pair).value
     }
 
     /// The sizes of the model.
@@ -112,9 +138,9 @@ impl Rules {
 
     /// The rules of `site`; `None` if the pass does not exist or the stage is absent in it.
     pub fn of(&self, site: Site) -> Option<SiteRules<'_>> {
-        let dims = self.pass(site.pass).filter(|dims| site.stage.present(&self.sizes, *dims))?;
+        let dims = self.pass(site.pass).filter(|dims| site.present(&self.sizes, *dims))?;
         let mut inputs = [None; 3];
-        for (slot, input) in inputs.iter_mut().zip(site.stage.inputs(&self.sizes, dims)) {
+        for (slot, input) in inputs.iter_mut().zip(site.inputs(&self.sizes, dims)) {
             *slot = site.input(input, &self.sizes);
         }
         let layer = |weight: Weight| Place::Weight(site.layer.filter(|_| weight.in_layer()), weight);
@@ -208,10 +234,45 @@ impl SiteRules<'_> {
     /// The rule of cell `at`, a row-major index.
     pub fn cell(&self, at: usize) -> Rule {
         let rounded = match self.rules.card.precision {
-            Precision::Bf16 => self.site.stage.info().rounded,
+            Precision::Bf16 => match self.site.stage.info().rounded {
+                Rounded::TwiceInNorm if self.rounded_once() => Rounded::Result,
+                rounded => rounded,
+            },
             Precision::F32 | Precision::Q8 { .. } => Rounded::Never,
         };
-        Rule { fold: self.fold(at), rounded }
+        Rule { fold: self.fold(at), rounded, by: self.factor(at) }
+    }
+
+    /// Whether the norm rounds only its result.
+    fn rounded_once(&self) -> bool {
+        let config = &self.rules.card.config;
+        config.norm.rounded_once || self.norm_kind() == NormKind::Layer
+    }
+
+    /// Whether the site is a norm of queries or keys.
+    fn is_of_heads(&self) -> bool {
+        use Stage::{XkNorm, XkRopeNorm, XqNorm, XqRopeNorm};
+        matches!(self.site.stage, XqNorm | XkNorm | XqRopeNorm | XkRopeNorm)
+    }
+
+    /// The kind of the norm.
+    fn norm_kind(&self) -> NormKind {
+        let config = &self.rules.card.config;
+        if self.is_of_heads() { config.qk_norm_form.kind } else { config.norm.kind }
+    }
+
+    /// The factor of cell `at` after its operation.
+    fn factor(&self, at: usize) -> f32 {
+        let ModelConfig { multipliers, query_scale, .. } = &self.rules.card.config;
+        match self.site.stage {
+            Stage::Embedding => round::value(self.rules.card.precision, multipliers.embedding),
+            Stage::Logits => multipliers.logits,
+            Stage::XqRope => {
+                let position = self.dims.start + at / self.width.max(1);
+                query_scale.map_or(1.0, |scale| round::value(self.rules.card.precision, scale.at(position)))
+            }
+            _ => 1.0,
+        }
     }
 
     fn fold(&self, at: usize) -> Fold {
@@ -227,11 +288,16 @@ impl SiteRules<'_> {
             }
             Op::RopeTable => {
                 let pair = at % width;
-                let (frequency, sine) = (self.rules.frequencies[pair], unit == Unit::Sine);
-                Fold::Angle { position: self.dims.start + token, pair, frequency, sine }
+                let (frequency, sine) = (self.rules.frequency(self.site, pair), unit == Unit::Sine);
+                let factor = self.rules.card.config.rope(self.rope()).attention_factor();
+                Fold::Angle { position: self.dims.start + token, pair, frequency, sine, factor }
             }
             Op::Mask => Fold::Hide { seen: self.seen(at / keys).contains(&(at % keys)) },
-            Op::RmsNorm => self.norm(at, sizes.axis(axes[axes.len() - 1], self.dims)),
+            Op::RmsNorm => {
+                let is_whole =
+                    self.is_of_heads() && self.rules.card.config.qk_norm_form.width == QkWidth::Whole;
+                self.norm(at, if is_whole { width } else { sizes.axis(axes[axes.len() - 1], self.dims) })
+            }
             Op::Rope => self.rotate(at, token),
             Op::Cache => self.cached(at),
             Op::RepeatKv => {
@@ -244,7 +310,15 @@ impl SiteRules<'_> {
                 let a = self.line(0, (token * heads + head) * c, 1, c);
                 Fold::Product { a, b: self.line(1, (key * heads + head) * c, 1, c), bias: None }
             }
-            Op::Scale => Fold::Scale { x: self.input(0, at), head_dim: c },
+            Op::Scale => Fold::Scale { x: self.input(0, at), head_dim: c, scale: sizes.score_scale },
+            Op::Cap => {
+                let cap = if self.site.layer.is_some() { sizes.score_cap } else { sizes.logit_cap };
+                Fold::Cap { x: self.input(0, at), cap: cap.unwrap_or(f32::INFINITY) }
+            }
+            Op::Activation => {
+                let (activation, numbers) = (sizes.activation, self.weight);
+                Fold::Activation { x: self.input(0, at), activation, numbers }
+            }
             Op::AddMask => {
                 let seen = self.seen(at / keys % tokens).contains(&(at % keys));
                 Fold::Mask { x: self.input(0, at), seen }
@@ -263,7 +337,7 @@ impl SiteRules<'_> {
                 let b = self.line(1, (seen.start * heads + head) * c + component, heads * c, seen.len());
                 Fold::Product { a, b, bias: None }
             }
-            Op::Add => Fold::Add { a: self.input(0, at), b: self.input(1, at) },
+            Op::Add => Fold::Add { a: self.input(0, at), b: self.input(1, at), by: sizes.residual },
             Op::Silu => Fold::Silu { gate: self.input(0, at) },
             Op::Mul => Fold::Mul { a: self.input(0, at), b: self.input(1, at) },
             Op::Quantize if unit == Unit::Steps => {
@@ -305,6 +379,11 @@ impl SiteRules<'_> {
         }
     }
 
+    /// The number of the RoPE of a table.
+    fn rope(&self) -> usize {
+        usize::from(matches!(self.site.stage, Stage::LocalRopeCos | Stage::LocalRopeSin))
+    }
+
     /// The stage of the first input.
     fn input_stage(&self) -> Option<Stage> {
         self.inputs[0].map(|site| site.stage)
@@ -314,13 +393,13 @@ impl SiteRules<'_> {
     fn logits(&self) -> Site {
         let penalized = self.site.other(Stage::PenalizedLogits);
         let is_penalized = penalized.stage.present(&self.rules.sizes, self.dims);
-        if is_penalized { penalized } else { self.site.other(Stage::Logits) }
+        if is_penalized { penalized } else { self.site.other(self.rules.sizes.last_logits()) }
     }
 
     /// The logits after the last token, in `site`.
     fn last_logits(&self, site: Site) -> Line {
         let vocab = self.rules.sizes.vocab;
-        let first = if site.stage == Stage::Logits { (self.dims.tokens - 1) * vocab } else { 0 };
+        let first = if site.stage != Stage::PenalizedLogits { (self.dims.tokens - 1) * vocab } else { 0 };
         Line { place: Place::Stage(site), first, step: 1, count: vocab }
     }
 
@@ -351,9 +430,15 @@ impl SiteRules<'_> {
 
     /// The rule for cell `at` of a norm over rows of `width` values.
     fn norm(&self, at: usize, width: usize) -> Fold {
-        let weight = Cell { place: self.weight(), at: at % width };
+        let config = &self.rules.card.config;
+        // A weight for each head is as long as a token's row.
+        let is_shared = !self.is_of_heads() || config.qk_norm_form.width == QkWidth::Head;
+        let of_weight = if is_shared { at % width } else { at % self.width };
+        let [weight, bias] =
+            [self.weight, self.bias].map(|place| place.map(|place| Cell { place, at: of_weight }));
         let x = self.line(0, at / width * width, 1, width);
-        Fold::Norm { x, at: at % width, weight, eps: self.rules.card.config.norm_eps }
+        let centred = self.norm_kind() == NormKind::Layer;
+        Fold::Norm { x, at: at % width, weight, bias, centred, eps: config.norm_eps }
     }
 
     /// The rule for output `o` of a product, for one token.
@@ -374,12 +459,14 @@ impl SiteRules<'_> {
 
     /// The rule for one component of a pair, rotated by the angle of its token.
     fn rotate(&self, at: usize, token: usize) -> Fold {
-        let (c, half) = (self.rules.sizes.head_dim, self.rules.sizes.head_dim / 2);
+        let (c, half) = (self.rules.sizes.head_dim, self.rules.sizes.pairs);
         let (head, component) = (at / c * c, at % c);
-        let (pair, [first, second]) = match self.rules.card.config.pairing {
-            Pairing::Halves => (component % half, [component % half, component % half + half]),
-            Pairing::Neighbours => (component / 2, [component / 2 * 2, component / 2 * 2 + 1]),
-        };
+        if component >= 2 * half {
+            return Fold::Same { from: self.input(0, at) };
+        }
+        let pairing = self.rules.card.config.pairing;
+        let pair = pairing.pair_of(component, 2 * half);
+        let (first, second) = pairing.components(pair, 2 * half);
         Fold::Rotate {
             pair: [self.input(0, head + first), self.input(0, head + second)],
             cos: self.input(1, token * half + pair),
@@ -406,9 +493,7 @@ impl SiteRules<'_> {
     /// The keys visible to token `t` of the pass. For a stage outside the layers, these are the keys visible in the
     /// layers with a window.
     fn seen(&self, t: usize) -> Range<usize> {
-        let sizes = &self.rules.sizes;
-        let window = self.site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
-        visible(self.dims.start + t, window)
+        self.rules.sizes.sees(self.site.layer).keys(self.dims.start + t)
     }
 
     /// The site of the scales of int8 values: the next row of the table of stages.
@@ -439,7 +524,7 @@ impl SiteRules<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ModelConfig;
+    use crate::config::{LayerSet, Pairing};
 
     /// The rules of a small model: three tokens, then one.
     fn rules(precision: Precision, change: impl FnOnce(&mut ModelConfig)) -> Rules {
@@ -516,7 +601,9 @@ mod tests {
 
     #[test]
     fn attention_reads_the_keys_that_a_token_sees_and_the_kv_head_that_its_head_shares() {
-        let rules = rules(Precision::F32, |config| (config.window, config.window_from) = (Some(2), 1));
+        let rules = rules(Precision::F32, |config| {
+            (config.window, config.window_layers) = (Some(2), LayerSet::From(1))
+        });
         let softmax = |layer, token| rule(&rules, Site::layer(0, layer, Stage::Softmax), &[1, token, 2]);
         let Fold::Softmax { x, at, .. } = softmax(1, 2) else { panic!() };
         assert_eq!(

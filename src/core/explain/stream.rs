@@ -25,9 +25,14 @@ pub fn added(rules: &Rules, at: &StreamAt, operands: &mut impl Operands) -> Resu
 fn of_token<O: Operands>(token: &mut Token<'_, O>) -> Result<[Addition; 2]> {
     let (here, Site { layer: before, stage, .. }) = (token.site.layer, token.site.layer_input());
     let x = token.row(before, stage)?;
+    let by = token.rules.sizes().residual;
+    let [attention, ffn] = token.rules.sizes().added();
     let mut row = |stage: Stage| token.row(here, stage);
-    let (attention, middle) = (row(Stage::AttnOutput)?, row(Stage::AttnResidual)?);
-    let (ffn, end) = (row(Stage::FfnDown)?, row(Stage::FfnResidual)?);
+    let [mut attention, mut ffn] = [row(attention)?, row(ffn)?];
+    let (middle, end) = (row(Stage::AttnResidual)?, row(Stage::FfnResidual)?);
+    if by != 1.0 {
+        attention.iter_mut().chain(&mut ffn).for_each(|x| *x *= by);
+    }
     Ok([addition(&x, &attention, &middle), addition(&middle, &ffn, &end)])
 }
 

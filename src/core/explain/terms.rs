@@ -7,11 +7,13 @@ mod split;
 use super::fold::largest;
 use super::rule::{Cell, Fold, Line, Place};
 use super::site::{Rules, SiteRules};
-use crate::config::{Arithmetic, CacheDtype, Pairing, Precision};
+use crate::config::{Arithmetic, CacheDtype, Pairing, Precision, Sees};
 use crate::error::{Error, Result};
 use crate::ops;
+use crate::ops::norm::Form;
 use crate::ops::round;
 use crate::trace::explanation::{Explanation, Figure, From, Operand, Rest, Split, Term, Together};
+use crate::trace::stage::Rounded;
 use crate::trace::{ModelCard, Site, Stage, Step};
 
 /// Reads the values of operands.
@@ -188,7 +190,29 @@ impl<O: Operands> Explainer<'_, O> {
     }
 
     fn fold(&mut self, site: Site, of: &SiteRules<'_>, at: usize) -> Result<()> {
-        match of.cell(at).fold {
+        let rule = of.cell(at);
+        self.unscaled(site, of, at, rule.fold)?;
+        if rule.by != 1.0
+            && let Some(result) = self.folded.result
+        {
+            let scaled = round::value(self.precision, result * rule.by);
+            // In a sum, the factor changes every term.
+            if self.folded.is_sum {
+                self.folded.terms.iter_mut().for_each(|term| {
+                    term.operands.push(constant("the factor of the family", f64::from(rule.by)));
+                    term.product *= f64::from(rule.by);
+                });
+            } else {
+                self.applied(constant("the factor of the family", f64::from(rule.by)), scaled);
+            }
+            self.folded.result = Some(scaled);
+        }
+        Ok(())
+    }
+
+    /// The operands and the result of a rule before its factor.
+    fn unscaled(&mut self, site: Site, of: &SiteRules<'_>, at: usize, fold: Fold) -> Result<()> {
+        match fold {
             Fold::Given => {
                 self.note("This value is an input and is not computed: a token of the prompt, or the token sampled after the previous pass.");
             }
@@ -199,7 +223,7 @@ impl<O: Operands> Explainer<'_, O> {
                 self.applied(operand, weight);
                 self.result(weight);
             }
-            Fold::Angle { position, pair, frequency, sine } => {
+            Fold::Angle { position, pair, frequency, sine, factor } => {
                 let angle = position as f32 * frequency.value;
                 self.applied(constant("position", position as f64), position as f32);
                 self.applied(
@@ -215,7 +239,11 @@ impl<O: Operands> Explainer<'_, O> {
                     frequency.value,
                 ));
                 let (sin, cos) = self.arithmetic.sin_cos(angle);
-                self.result(if sine { sin } else { cos });
+                let value = if sine { sin } else { cos } * factor;
+                if factor != 1.0 {
+                    self.applied(constant("the attention factor of the scaling", f64::from(factor)), value);
+                }
+                self.result(value);
             }
             Fold::Hide { seen } => {
                 let value = if seen { 0.0 } else { f32::NEG_INFINITY };
@@ -223,7 +251,10 @@ impl<O: Operands> Explainer<'_, O> {
                 self.why_hidden(site, at, seen);
                 self.result(value);
             }
-            Fold::Norm { x, at, weight, eps } => self.norm(x, at, weight, eps)?,
+            Fold::Norm { x, at, weight, bias, centred, eps } => {
+                let form = Form { centred, rounded_once: of.cell(at).rounded != Rounded::TwiceInNorm, eps };
+                self.norm(x, at, (weight, bias), form)?;
+            }
             Fold::Product { a, b, bias } => {
                 self.product(a, b, bias)?;
                 if site.stage == Stage::Qk {
@@ -260,6 +291,14 @@ impl<O: Operands> Explainer<'_, O> {
                     return Ok(());
                 }
                 let sizes = self.rules.sizes();
+                if matches!(site.stage, Stage::XqRope | Stage::XkRope) {
+                    self.note(format!(
+                        "RoPE rotates only the first {} components of a head.",
+                        2 * sizes.pairs
+                    ));
+                    self.result(value);
+                    return Ok(());
+                }
                 let head = at / sizes.head_dim % sizes.heads;
                 let (each, kv) = (
                     sizes.heads / sizes.kv_heads,
@@ -270,13 +309,44 @@ impl<O: Operands> Explainer<'_, O> {
                 ));
                 self.result(value);
             }
-            Fold::Scale { x, head_dim } => {
+            Fold::Scale { x, head_dim, scale } => {
                 let (value, operand) = self.read(x)?;
                 let mut row = [value];
-                ops::attention::scale(&mut row, head_dim);
+                ops::attention::scale_by(&mut row, head_dim, scale);
                 self.applied(operand, value);
-                self.applied(constant("√C", (head_dim as f64).sqrt()), row[0]);
+                self.applied(
+                    match scale {
+                        Some(by) => constant("the factor of the family", f64::from(by)),
+                        None => constant("√C", (head_dim as f64).sqrt()),
+                    },
+                    row[0],
+                );
                 self.result(row[0]);
+            }
+            Fold::Cap { x, cap } => {
+                let (value, operand) = self.read(x)?;
+                let mut row = [value];
+                ops::elementwise::cap(cap, self.precision, &mut row);
+                self.applied(operand, value);
+                self.applied(constant("the cap c, as c · tanh(x / c)", f64::from(cap)), row[0]);
+                self.result(row[0]);
+            }
+            Fold::Activation { x, activation, numbers } => {
+                let (value, operand) = self.read(x)?;
+                let mut learned = [0.0; 2];
+                self.applied(operand, value);
+                for (at, learned) in learned.iter_mut().enumerate().filter(|_| numbers.is_some()) {
+                    let Some(place) = numbers else { continue };
+                    let operand;
+                    (*learned, operand) = self.read(Cell { place, at })?;
+                    let factor = ops::activation::xielu_numbers([*learned; 2])[at];
+                    self.applied(operand, factor);
+                }
+                let (mut out, arithmetic) = ([0.0], self.arithmetic);
+                let silu = |x: &[f32], out: &mut [f32]| arithmetic.silu_all(x, out);
+                ops::activation::activate(activation, silu, learned, &[value], &mut out);
+                self.applied(constant(activation.name(), f64::from(out[0])), out[0]);
+                self.result(out[0]);
             }
             Fold::Mask { x, seen } => {
                 let (value, operand) = self.read(x)?;
@@ -288,11 +358,17 @@ impl<O: Operands> Explainer<'_, O> {
                 self.result(result);
             }
             Fold::Softmax { x, at: of, temperature } => self.softmax(site, at, x, of, temperature)?,
-            Fold::Add { a, b } => {
+            Fold::Add { a, b, by } => {
                 let ((a, one), (b, other)) = (self.read(a)?, self.read(b)?);
                 self.folded.is_sum = true;
                 self.applied(one, a);
-                self.applied(other, b);
+                if by == 1.0 {
+                    self.applied(other, b);
+                    self.result(a + b);
+                    return Ok(());
+                }
+                let b = round::value(self.precision, b * by);
+                self.term(vec![other, constant("the residual multiplier", f64::from(by))], f64::from(b));
                 self.result(a + b);
             }
             Fold::Mul { a, b } => {
@@ -355,25 +431,46 @@ impl<O: Operands> Explainer<'_, O> {
         Ok(())
     }
 
-    fn norm(&mut self, x: Line, at: usize, weight: Cell, eps: f32) -> Result<()> {
-        let values = self.operands.numbers(x)?;
-        let (weight, of_weight) = self.read(weight)?;
+    fn norm(
+        &mut self,
+        x: Line,
+        at: usize,
+        (weight, bias): (Option<Cell>, Option<Cell>),
+        form: Form,
+    ) -> Result<()> {
+        let mut values = self.operands.numbers(x)?;
+        let operand = self.operand(x.cell(at), values[at]);
+        self.applied(operand, values[at]);
+        if form.centred {
+            let (mean, all) = (ops::norm::mean(&values), values.clone());
+            ops::norm::centre(&all, &mut values);
+            self.applied(constant("minus the mean of the row", -f64::from(mean)), values[at]);
+        }
+        let weight = weight.map(|cell| self.read(cell)).transpose()?;
+        let bias = bias.map(|cell| self.read(cell)).transpose()?;
+        let eps = form.eps;
         let mean_square = self.arithmetic.dot(&values, &values) / values.len() as f32;
         let factor = 1.0 / (mean_square + eps).sqrt();
         // Only the weight of this component is used.
         let (mut weights, mut out) = (vec![0.0; values.len()], vec![0.0; values.len()]);
-        weights[at] = weight;
-        self.arithmetic.rms_norm(&values, &weights, eps, self.precision, &mut out);
-        let operand = self.operand(x.cell(at), values[at]);
-        self.applied(operand, values[at]);
+        weights[at] = weight.as_ref().map_or(1.0, |weight| weight.0);
+        let inner = if form.rounded_once { Precision::F32 } else { self.precision };
+        self.arithmetic.rms_norm(&values, &weights, eps, inner, &mut out);
         self.applied(constant("mean of the squares", f64::from(mean_square)), mean_square);
         self.applied(constant("ε", f64::from(eps)), mean_square + eps);
         self.applied(
             constant("factor, 1 / √(mean + ε)", f64::from(factor)),
-            round::value(self.precision, values[at] * factor),
+            round::value(inner, values[at] * factor),
         );
-        self.applied(of_weight, out[at]);
-        self.folded.result = Some(out[at]);
+        let mut result = out[at];
+        if let Some((_, operand)) = weight {
+            self.applied(operand, result);
+        }
+        if let Some((bias, operand)) = bias {
+            result += bias;
+            self.applied(operand, result);
+        }
+        self.folded.result = Some(round::value(self.precision, result));
         Ok(())
     }
 
@@ -453,9 +550,9 @@ impl<O: Operands> Explainer<'_, O> {
     /// The angle of the cosine `cos`, as text: position 4 × 0.1778 = 0.7113 radians.
     fn turned_by(&self, cos: Cell) -> String {
         let Place::Stage(site) = cos.place else { return "its angle".to_owned() };
-        let pairs = self.rules.sizes().head_dim / 2;
+        let pairs = self.rules.sizes().pairs;
         let start = self.rules.pass(site.pass).map_or(0, |dims| dims.start);
-        let (position, frequency) = (start + cos.at / pairs, self.rules.frequency(cos.at % pairs));
+        let (position, frequency) = (start + cos.at / pairs, self.rules.angle(site, cos.at % pairs));
         let angle = position as f32 * frequency;
         format!("position {position} × {frequency:.6} = {angle:.4} radians")
     }
@@ -540,17 +637,18 @@ impl<O: Operands> Explainer<'_, O> {
         let Some(dims) = self.rules.pass(site.pass) else { return };
         let (keys, tokens) = (dims.keys(), dims.tokens);
         let (position, key) = (dims.start + at / keys % tokens, at % keys);
-        let sizes = self.rules.sizes();
-        let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
-        self.note(match (seen, window) {
+        self.note(match (seen, self.rules.sizes().sees(site.layer)) {
             (true, _) => format!("The token at position {position} sees key {key}."),
             (false, _) if key > position => {
                 format!("Key {key} comes after position {position}, so the token there must not see it.")
             }
-            (false, Some(window)) => format!(
+            (false, Sees::Window(window)) => format!(
                 "Key {key} has left the window of the token at position {position}: the token sees only {window} keys, including its own."
             ),
-            (false, None) => format!("Key {key} is hidden from the token at position {position}."),
+            (false, Sees::Chunk(chunk)) => format!(
+                "Key {key} is not in the chunk of the token at position {position}: the token sees only the keys of its own {chunk} positions."
+            ),
+            (false, Sees::All) => format!("Key {key} is hidden from the token at position {position}."),
         });
     }
 }

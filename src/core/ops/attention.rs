@@ -39,11 +39,12 @@ pub fn scale(row: &mut [f32], head_dim: usize) {
     }
 }
 
-/// The keys that the token at `position` sees: its own and all before it. With a window W, only the last W of these
-/// (Mistral 7B, Jiang et al., 2023, section 2).
-pub fn visible(position: usize, window: Option<usize>) -> Range<usize> {
-    let end = position + 1;
-    window.map_or(0, |window| end.saturating_sub(window))..end
+/// scores = qk · by, in families with a scale of their own, or [`scale`].
+pub fn scale_by(row: &mut [f32], head_dim: usize, by: Option<f32>) {
+    match by {
+        Some(by) => row.iter_mut().for_each(|x| *x *= by),
+        None => scale(row, head_dim),
+    }
 }
 
 /// masked_scores = scores + mask: every key outside `visible` is set to −∞.
@@ -85,6 +86,7 @@ pub fn kv_head(head: usize, heads: usize, kv_heads: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Sees;
 
     #[test]
     fn one_hot_keys_pick_the_row_they_mark() {
@@ -96,7 +98,7 @@ mod tests {
         assert_eq!(row, [0.0, 100.0, 0.0]);
         scale(&mut row, 4);
         assert_eq!(row, [0.0, 50.0, 0.0]);
-        mask(&mut row, visible(1, None));
+        mask(&mut row, Sees::All.keys(1));
         assert_eq!(row, [0.0, 50.0, f32::NEG_INFINITY]);
         softmax(&mut row);
         let mut out = [0.0; 2];
@@ -116,12 +118,11 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_two_shows_a_token_itself_and_the_one_before() {
-        assert_eq!([0, 1, 2, 5].map(|position| visible(position, Some(2))), [0..1, 0..2, 1..3, 4..6]);
+    fn a_window_of_two_hides_the_keys_before_and_after_it() {
         let mut row = [1.0; 4];
-        mask(&mut row, visible(2, Some(2)));
+        mask(&mut row, Sees::Window(2).keys(2));
         assert_eq!(row, [f32::NEG_INFINITY, 1.0, 1.0, f32::NEG_INFINITY]);
-        softmax_visible(Arithmetic::Fused, &mut row, visible(2, Some(2)));
+        softmax_visible(Arithmetic::Fused, &mut row, Sees::Window(2).keys(2));
         assert_eq!(row, [0.0, 0.5, 0.5, 0.0]);
     }
 

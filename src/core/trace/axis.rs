@@ -33,6 +33,8 @@ pub enum Axis {
     HiddenGroup,
     /// A single value.
     One,
+    /// One of two learned numbers of an activation.
+    Two,
 }
 
 impl Axis {
@@ -51,6 +53,7 @@ impl Axis {
             Self::HeadsMerged => "head·head_dim",
             Self::KvHeadsMerged => "kv_head·head_dim",
             Self::DimGroup | Self::HeadsGroup | Self::HiddenGroup => "group",
+            Self::Two => "number",
         }
     }
 
@@ -72,6 +75,7 @@ impl Axis {
             Self::HeadsGroup => "H·C/g",
             Self::HiddenGroup => "F/g",
             Self::One => "1",
+            Self::Two => "2",
         }
     }
 
@@ -89,7 +93,7 @@ impl Axis {
             Self::Vocab => 'v',
             Self::HeadsMerged | Self::KvHeadsMerged => 'm',
             Self::DimGroup | Self::HeadsGroup | Self::HiddenGroup => 'j',
-            Self::One => 'n',
+            Self::One | Self::Two => 'n',
         }
     }
 }

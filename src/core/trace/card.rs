@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sizes::{PassDims, Sizes};
-use crate::config::{Arithmetic, ModelConfig, Precision, RopeScaling};
+use crate::config::{Activation, Arithmetic, LayerSet, ModelConfig, Precision, QueryScale, RopeScaling};
 use crate::error::{Error, Result};
 
 /// The model that a trace was recorded from.
@@ -56,15 +56,48 @@ impl ModelCard {
     pub fn fill(&self, text: &str, dims: PassDims) -> String {
         let sizes = self.sizes();
         let window = sizes.window.map_or(String::new(), |window| {
-            let all = sizes.window_from == 0;
-            let from = if all { String::new() } else { format!(" (from layer {} on)", sizes.window_from) };
+            let from = match sizes.window_layers {
+                LayerSet::From(0) => String::new(),
+                LayerSet::From(first) => format!(" (from layer {first} on)"),
+                listed @ LayerSet::Listed(_) => format!(" ({listed})"),
+            };
             format!(" and k > {{start}} + t − {window}{from}")
         });
-        let scaled = match &self.config.rope_scaling {
+        let [scaled, local_scaled] = [0, 1].map(|rope| match &self.config.rope(rope).scaling {
             RopeScaling::None => String::new(),
             scaling => format!(", frequencies scaled: {scaling}"),
+        });
+        let times = |by: f32| if by == 1.0 { String::new() } else { format!("{by} · ") };
+        let cap = |cap: Option<f32>| cap.map_or(String::new(), |cap| cap.to_string());
+        let turned = 2 * sizes.pairs;
+        let rest = match turned < sizes.head_dim {
+            true => format!("; components {turned} to {} stay as they are", sizes.head_dim - 1),
+            false => String::new(),
         };
+        let query_scale =
+            self.config.query_scale.map_or(String::new(), |QueryScale { beta, original_context }| {
+                format!("; times 1 + {beta} · ln(1 + ⌊position / {original_context}⌋)")
+            });
+        let after = sizes.placement.after();
+        let act = if sizes.activation == Activation::Silu { "ffn_silu" } else { "ffn_act" };
         let numbers = [
+            ("{local_theta}", self.config.rope(1).theta.to_string()),
+            ("{local_scaled}", local_scaled),
+            ("{R}", turned.to_string()),
+            ("{rest}", rest),
+            ("{query_scale}", query_scale),
+            ("{scale}", self.config.score_scale.map_or(" / √{C}".to_owned(), |by| format!(" · {by}"))),
+            ("{score_cap}", cap(sizes.score_cap)),
+            ("{logit_cap}", cap(sizes.logit_cap)),
+            ("{scores}", if sizes.score_cap.is_some() { "capped_scores" } else { "scores" }.to_owned()),
+            ("{residual}", times(sizes.residual)),
+            ("{attn_out}", if after { "post_attn_norm" } else { "attn_output" }.to_owned()),
+            ("{ffn_out}", if after { "post_ffn_norm" } else { "ffn_down" }.to_owned()),
+            ("{activation}", sizes.activation.name().to_owned()),
+            ("{gate}", if sizes.ungated { "ffn_up" } else { "ffn_gate" }.to_owned()),
+            ("{act}", act.to_owned()),
+            ("{logit_scale}", times(self.config.multipliers.logits)),
+            ("{embedding_scale}", times(self.config.multipliers.embedding)),
             ("{window}", window),
             ("{scaled}", scaled),
             ("{D}", sizes.dim.to_string()),
@@ -80,7 +113,7 @@ impl ModelCard {
             ("{HC}", (sizes.heads * sizes.head_dim).to_string()),
             ("{GC}", (sizes.kv_heads * sizes.head_dim).to_string()),
             ("{group}", (sizes.heads / sizes.kv_heads).to_string()),
-            ("{half}", (sizes.head_dim / 2).to_string()),
+            ("{half}", sizes.pairs.to_string()),
             ("{eps}", format!("{:?}", self.config.norm_eps)),
             ("{theta}", self.config.rope_theta.to_string()),
             ("{g}", sizes.group.map_or(String::new(), |group| group.to_string())),

@@ -2,20 +2,46 @@
 
 use super::card::ModelCard;
 use super::sizes::PassDims;
-use super::stage::{Input, Rounded, Stage};
+use super::stage::{Input, Op, Rounded, Stage};
 use super::step::Step;
-use crate::config::Precision;
+use crate::config::{NormKind, Precision, QkWidth};
 
 impl ModelCard {
     /// The formula of `step` with this model's numbers, and a note on its arithmetic.
     pub fn formula(&self, step: Step, dims: PassDims) -> String {
         let text = self.fill(step.formula(), dims);
         let Step::Stage(stage) = step else { return text };
+        let text = text + &self.of_norm(stage);
         match self.precision {
             Precision::Q8 { group } => text + &in_int8(stage, group),
             Precision::Bf16 => text + in_bfloat16(stage),
             Precision::F32 => text,
         }
+    }
+}
+
+impl ModelCard {
+    /// The note on the formula of `stage` where its norm differs from Llama's.
+    fn of_norm(&self, stage: Stage) -> String {
+        if stage.info().op != Op::RmsNorm {
+            return String::new();
+        }
+        let (norm, form) = (self.config.norm, self.config.qk_norm_form);
+        let of_heads = matches!(stage, Stage::XqNorm | Stage::XkNorm | Stage::XqRopeNorm | Stage::XkRopeNorm);
+        let (kind, weight) = if of_heads { (form.kind, form.weight) } else { (norm.kind, norm.weight) };
+        let mut notes = String::new();
+        let mut add = |applies: bool, note: &str| {
+            if applies {
+                notes = format!("{notes}; {note}");
+            }
+        };
+        add(kind == NormKind::Layer, "a LayerNorm: the mean of the row is subtracted first");
+        add(!weight, "there is no weight");
+        add(weight && norm.one_plus, "the file stores the weight minus 1");
+        add(norm.bias && !of_heads, "a bias is added");
+        add(of_heads && form.width == QkWidth::Whole, "the row is all heads side by side");
+        add(of_heads && form.width == QkWidth::EachHead && weight, "each head has a weight of its own");
+        notes
     }
 }
 

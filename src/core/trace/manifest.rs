@@ -284,7 +284,7 @@ fn words(card: &ModelCard) -> Map<String, Value> {
         "rope_theta": float(config.rope_theta), "rope_scaling": config.rope_scaling.to_string(),
         "tied": config.tied, "qkv_bias": config.qkv_bias, "output_bias": config.output_bias,
         "mlp_bias": config.mlp_bias, "qk_norm": config.qk_norm,
-        "q8_group": group, "window": config.window, "window_from": config.window.map(|_| config.window_from),
+        "q8_group": group, "window": config.window, "window_layers": config.window.map(|_| config.window_layers),
     });
     match words {
         Value::Object(words) => words,

@@ -78,6 +78,16 @@ impl Site {
         }
     }
 
+    /// Whether the stage exists here, in pass `dims`.
+    pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
+        self.stage.present_in(sizes, dims, self.layer)
+    }
+
+    /// The inputs of the stage here, in pass `dims`.
+    pub fn inputs(self, sizes: &Sizes, dims: PassDims) -> Vec<Input> {
+        self.stage.inputs_in(sizes, dims, self.layer)
+    }
+
     /// The path of the site's `.npy` file below the directory of its sequence: `pass_000/layer_00/xq.npy`.
     pub fn file_name(self) -> String {
         match self.layer {
@@ -97,7 +107,8 @@ impl Site {
         let last = here.iter().rposition(|stage| stage.in_layer()).map_or(first, |last| last + 1);
         let mut sites = once(&here[..first]);
         for layer in 0..sizes.layers {
-            sites.extend(here[first..last].iter().map(|&stage| Self::layer(dims.pass, layer, stage)));
+            let here = here[first..last].iter().map(|&stage| Self::layer(dims.pass, layer, stage));
+            sites.extend(here.filter(|site| site.present(sizes, dims)));
         }
         sites.extend(once(&here[last..]));
         sites

@@ -1,10 +1,11 @@
 //! The sizes of a model and of a pass, from which shapes follow.
 
 use super::axis::Axis;
-use crate::config::{ModelConfig, Precision};
+use super::stage::Stage;
+use crate::config::{Activation, LayerSet, ModelConfig, Placement, Precision, QkWidth, Sees};
 
 /// The sizes that determine shapes, and which stages exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizes {
     /// Number of layers.
     pub layers: usize,
@@ -20,12 +21,38 @@ pub struct Sizes {
     pub hidden: usize,
     /// V: vocabulary.
     pub vocab: usize,
-    /// Whether queries and keys are normalised, head by head, before RoPE.
+    /// The number of pairs of a head's components that RoPE rotates.
+    pub pairs: usize,
+    /// The layers that have RoPE.
+    pub rope_layers: LayerSet,
+    /// Whether the layers with a window have a RoPE of their own.
+    pub local_rope: bool,
+    /// Whether queries and keys are normalised.
     pub qk_norm: bool,
+    /// Whether they are normalised after RoPE.
+    pub qk_norm_last: bool,
+    /// Whether they are normalised over all heads side by side.
+    pub qk_whole: bool,
+    /// The places of the norms of the residual stream.
+    pub placement: Placement,
+    /// The factor of the dot products; `None` for 1/√C.
+    pub score_scale: Option<f32>,
+    /// The soft cap of the scores.
+    pub score_cap: Option<f32>,
+    /// The soft cap of the logits.
+    pub logit_cap: Option<f32>,
+    /// The factor of what attention and the feed-forward network add to the residual stream.
+    pub residual: f32,
+    /// The activation of the feed-forward network.
+    pub activation: Activation,
+    /// Whether the feed-forward network has no gate.
+    pub ungated: bool,
     /// W: keys that a token sees in a layer with a sliding window, its own included.
     pub window: Option<usize>,
-    /// The first layer with the window; all later ones have it too.
-    pub window_from: usize,
+    /// The layers with the window.
+    pub window_layers: LayerSet,
+    /// Whether the window is a chunk.
+    pub chunked: bool,
     /// Activations per scale, if matrix products run in int8.
     pub group: Option<usize>,
 }
@@ -82,21 +109,73 @@ impl Sizes {
             head_dim: config.head_dim,
             hidden: config.ffn_dim,
             vocab: config.vocab,
+            pairs: config.turned() / 2,
+            rope_layers: config.rope_layers,
+            local_rope: config.local_rope.is_some(),
             qk_norm: config.qk_norm,
+            qk_norm_last: config.qk_norm && config.qk_norm_form.after_rope,
+            qk_whole: config.qk_norm && config.qk_norm_form.width == QkWidth::Whole,
+            placement: config.placement,
+            score_scale: config.score_scale,
+            score_cap: config.score_cap,
+            logit_cap: config.logit_cap,
+            residual: config.multipliers.residual,
+            activation: config.activation,
+            ungated: config.ungated,
             window: config.window,
-            window_from: config.window_from,
+            window_layers: config.window_layers,
+            chunked: config.chunked,
             group: precision.group(),
         }
     }
 
-    /// The window of `layer`, if it has one.
-    pub fn window_of(&self, layer: usize) -> Option<usize> {
-        self.window.filter(|_| layer >= self.window_from)
+    /// The keys that a token sees in `layer`. Outside the layers, these are the keys that it sees in the layers with a
+    /// window, if there are any.
+    pub fn sees(&self, layer: Option<usize>) -> Sees {
+        let has_window = layer.is_none_or(|layer| self.window_layers.contains(layer));
+        match self.window.filter(|_| has_window) {
+            None => Sees::All,
+            Some(window) if self.chunked => Sees::Chunk(window),
+            Some(window) => Sees::Window(window),
+        }
+    }
+
+    /// Whether `layer` has RoPE. Outside the layers: whether any layer has it.
+    pub fn has_rope(&self, layer: Option<usize>) -> bool {
+        layer.is_none_or(|layer| self.rope_layers.contains(layer))
+    }
+
+    /// Whether `layer` has the RoPE of the layers with a window.
+    pub fn has_local_rope(&self, layer: Option<usize>) -> bool {
+        self.local_rope && layer.is_some() && self.sees(layer) != Sees::All
+    }
+
+    /// The stages that attention and the feed-forward network add to the residual stream.
+    pub fn added(&self) -> [Stage; 2] {
+        match self.placement.after() {
+            true => [Stage::PostAttnNorm, Stage::PostFfnNorm],
+            false => [Stage::AttnOutput, Stage::FfnDown],
+        }
+    }
+
+    /// The stage with the final logits, which the sampler reads.
+    pub fn last_logits(&self) -> Stage {
+        if self.logit_cap.is_some() { Stage::CappedLogits } else { Stage::Logits }
+    }
+
+    /// The stage with the queries that attention multiplies with the keys.
+    pub fn queries(&self, layer: usize) -> Stage {
+        match (self.has_rope(Some(layer)), self.qk_norm, self.qk_norm_last) {
+            (_, true, true) => Stage::XqRopeNorm,
+            (true, ..) => Stage::XqRope,
+            (false, true, _) => Stage::XqNorm,
+            (false, false, _) => Stage::Xq,
+        }
     }
 
     /// Returns whether pass `dims` hides a key from a token in some layer: a later key, or one outside the window.
     pub fn hides(&self, dims: PassDims) -> bool {
-        dims.tokens > 1 || self.window.is_some_and(|window| dims.keys() > window)
+        dims.tokens > 1 || self.sees(None).hides(dims.keys())
     }
 
     /// The length of `axis` in pass `dims`.
@@ -109,11 +188,12 @@ impl Sizes {
             Axis::HeadDim => self.head_dim,
             Axis::Dim => self.dim,
             Axis::Hidden => self.hidden,
-            Axis::Pair => self.head_dim / 2,
+            Axis::Pair => self.pairs,
             Axis::Vocab => self.vocab,
             Axis::HeadsMerged => self.heads * self.head_dim,
             Axis::KvHeadsMerged => self.kv_heads * self.head_dim,
             Axis::One => 1,
+            Axis::Two => 2,
             Axis::DimGroup => self.groups(self.dim),
             Axis::HeadsGroup => self.groups(self.heads * self.head_dim),
             Axis::HiddenGroup => self.groups(self.hidden),

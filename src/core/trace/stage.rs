@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use super::axis::Axis;
 use super::card::ModelCard;
 use super::sizes::{PassDims, Sizes};
-use crate::config::ModelConfig;
+use crate::config::{Activation, ModelConfig, Placement, QkWidth};
 use table::TABLE;
 
 pub use op::Op;
@@ -140,6 +140,16 @@ enum When {
     QkvBias,
     OutputBias,
     MlpBias,
+    /// The norms of the residual stream have a weight.
+    NormWeight,
+    /// They have a bias.
+    NormBias,
+    /// The query and key norms have a weight that all heads share.
+    HeadWeight,
+    /// They have a weight for all heads side by side.
+    HeadsWeight,
+    /// The activation has learned numbers.
+    Xielu,
 }
 
 /// The condition for a stage, and so the reason for its absence.
@@ -149,8 +159,30 @@ pub enum Exists {
     Always,
     /// In passes that hide a key from some token in some layer.
     Hiding,
-    /// In families that normalise queries and keys.
+    /// In families that normalise queries and keys before RoPE.
     QkNorm,
+    /// In families that normalise queries and keys after RoPE.
+    QkNormLast,
+    /// In layers with RoPE.
+    Rope,
+    /// In families whose layers with a window have a RoPE of their own.
+    LocalRope,
+    /// In families with a norm before attention.
+    NormBefore,
+    /// In families with a norm before the feed-forward network, apart from that before attention.
+    FfnNormBefore,
+    /// In families with norms after attention and after the feed-forward network.
+    NormAfter,
+    /// In families whose scores have a soft cap.
+    ScoreCap,
+    /// In families whose logits have a soft cap.
+    LogitCap,
+    /// In families whose feed-forward network has a gate.
+    Gate,
+    /// In families whose feed-forward network has a gate with SiLU.
+    Silu,
+    /// In families whose feed-forward network has another activation, or no gate.
+    Activation,
     /// In runs with int8 products.
     Int8,
     /// In passes whose draw has a repetition penalty.
@@ -237,6 +269,16 @@ pub struct StageInfo {
     pub aliases: Aliases,
 }
 
+impl Input {
+    /// This input in `layer` of pass `dims`: an absent stage is replaced by the one before it.
+    pub fn in_layer(self, sizes: &Sizes, dims: PassDims, layer: Option<usize>) -> Self {
+        match self {
+            Self::Stage(stage) => stage.or_before(sizes, dims, layer),
+            other => other,
+        }
+    }
+}
+
 impl Stage {
     /// Its row of the table.
     pub fn info(self) -> &'static StageInfo {
@@ -286,11 +328,29 @@ impl Stage {
     ///
     /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have a window
     /// (Qwen's `max_window_layers`), the others hide fewer keys; their `masked_scores` show which keys they hide.
+    ///
+    /// A stage that only some layers have exists. [`Site::present`](super::Site::present) answers for one layer.
     pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
+        self.present_in(sizes, dims, None)
+    }
+
+    /// Returns whether it exists in `layer` of pass `dims`; outside the layers, or in any layer, for `None`.
+    pub fn present_in(self, sizes: &Sizes, dims: PassDims, layer: Option<usize>) -> bool {
         match self.info().exists {
             Exists::Always => true,
             Exists::Hiding => sizes.hides(dims),
-            Exists::QkNorm => sizes.qk_norm,
+            Exists::QkNorm => sizes.qk_norm && !sizes.qk_norm_last,
+            Exists::QkNormLast => sizes.qk_norm_last,
+            Exists::Rope => sizes.has_rope(layer),
+            Exists::LocalRope => sizes.local_rope,
+            Exists::NormBefore => sizes.placement.before(),
+            Exists::FfnNormBefore => sizes.placement.before_ffn(),
+            Exists::NormAfter => sizes.placement.after(),
+            Exists::ScoreCap => sizes.score_cap.is_some(),
+            Exists::LogitCap => sizes.logit_cap.is_some(),
+            Exists::Gate => !sizes.ungated,
+            Exists::Silu => !sizes.ungated && sizes.activation == Activation::Silu,
+            Exists::Activation => sizes.ungated || sizes.activation != Activation::Silu,
             Exists::Int8 => sizes.group.is_some(),
             Exists::Penalty => dims.filters.penalty,
             Exists::MinP => dims.filters.min_p,
@@ -313,7 +373,23 @@ impl Stage {
                 found: format!("{} token", dims.tokens),
                 next: "choose softmax",
             },
-            Exists::QkNorm => Absence {
+            Exists::Rope
+            | Exists::LocalRope
+            | Exists::NormBefore
+            | Exists::FfnNormBefore
+            | Exists::NormAfter
+            | Exists::ScoreCap
+            | Exists::LogitCap
+            | Exists::Gate
+            | Exists::Silu
+            | Exists::Activation => Absence {
+                what: format!("the model has no {name}"),
+                why: "its family computes the pass without it".to_owned(),
+                expected: "a stage of this family",
+                found: card.name.clone(),
+                next: "`llama-trace log` prints the stages of a pass",
+            },
+            Exists::QkNorm | Exists::QkNormLast => Absence {
                 what: format!("the model has no {name}"),
                 why: "it does not normalise queries and keys".to_owned(),
                 expected: "a family that normalises queries and keys, as Qwen3 does",
@@ -357,23 +433,38 @@ impl Stage {
     /// Its inputs in pass `dims`, besides weights. Absent stages are replaced by the ones before them: without a mask,
     /// softmax reads the scores; without qk-norm, RoPE reads the projections; without int8, a product reads the
     /// activations.
+    ///
+    /// In families whose layers differ, [`Site::inputs`](super::Site::inputs) answers for one layer.
     pub fn inputs(self, sizes: &Sizes, dims: PassDims) -> Vec<Input> {
-        let mut inputs: Vec<Input> = (self.info().inputs.iter())
-            .map(|input| match *input {
-                Input::Stage(stage) => Input::Stage(stage.or_before(sizes, dims)),
-                other => other,
-            })
-            .collect();
+        self.inputs_in(sizes, dims, None)
+    }
+
+    /// Its inputs in `layer` of pass `dims`.
+    pub(crate) fn inputs_in(self, sizes: &Sizes, dims: PassDims, layer: Option<usize>) -> Vec<Input> {
+        let mut inputs: Vec<Input> =
+            self.info().inputs.iter().map(|input| input.in_layer(sizes, dims, layer)).collect();
         inputs.dedup();
         inputs
     }
 
-    /// This stage or, if it is absent, the stage that is read in its place.
-    fn or_before(self, sizes: &Sizes, dims: PassDims) -> Self {
-        match self.info().instead {
-            Some(before) if !self.present(sizes, dims) => before.or_before(sizes, dims),
-            _ => self,
-        }
+    /// This stage or, if it is absent, what is read in its place.
+    fn or_before(self, sizes: &Sizes, dims: PassDims, layer: Option<usize>) -> Input {
+        let before = match self {
+            Self::RopeCos if sizes.has_local_rope(layer) => return Input::Stage(Self::LocalRopeCos),
+            Self::RopeSin if sizes.has_local_rope(layer) => return Input::Stage(Self::LocalRopeSin),
+            _ if self.present_in(sizes, dims, layer) => return Input::Stage(self),
+            Self::AttnNorm => return Input::LayerInput,
+            Self::FfnNorm if sizes.placement == Placement::Parallel => Self::AttnNorm,
+            Self::FfnNorm => Self::AttnResidual,
+            // Without a gate, the activation reads the projection.
+            Self::FfnGate => Self::FfnUp,
+            Self::FfnSilu | Self::FfnHidden => Self::FfnAct,
+            _ => match self.info().instead {
+                Some(before) => before,
+                None => return Input::Stage(self),
+            },
+        };
+        before.or_before(sizes, dims, layer)
     }
 
     /// The stage with this name.
@@ -383,12 +474,18 @@ impl Stage {
 
     /// The weights that it reads in this model; biases only if the model has them.
     pub fn weights(self, card: &ModelCard) -> impl Iterator<Item = &'static WeightUse> {
-        let ModelConfig { qkv_bias, output_bias, mlp_bias, .. } = card.config;
+        let ModelConfig { qkv_bias, output_bias, mlp_bias, norm, qk_norm_form, activation, .. } = card.config;
+        let shared = qk_norm_form.width == QkWidth::Head;
         self.info().weights.iter().filter(move |weight| match weight.when {
             When::Always => true,
             When::QkvBias => qkv_bias,
             When::OutputBias => output_bias,
             When::MlpBias => mlp_bias,
+            When::NormWeight => norm.weight,
+            When::NormBias => norm.bias,
+            When::HeadWeight => qk_norm_form.weight && shared,
+            When::HeadsWeight => qk_norm_form.weight && !shared,
+            When::Xielu => activation == Activation::Xielu,
         })
     }
 }
@@ -482,6 +579,6 @@ mod tests {
             assert!(listed.iter().all(|other| other.info().op == stage.info().op), "{stage}");
         }
         assert_eq!(Op::Rope.stages(), [Stage::XqRope, Stage::XkRope]);
-        assert_eq!(Op::RmsNorm.stages().len(), 5);
+        assert_eq!(Op::RmsNorm.stages().len(), 9);
     }
 }

@@ -5,7 +5,8 @@ use std::hash::{Hash, Hasher};
 
 use super::axis::Axis;
 use super::card::ModelCard;
-use super::stage::{Exists, Stage, WeightUse};
+use super::sizes::PassDims;
+use super::stage::{Stage, WeightUse};
 use super::step::Step;
 
 /// A weight that a stage reads, under Meta's short name: `wq`, `bq` for its bias, `tok_embeddings`.
@@ -19,7 +20,14 @@ impl Weight {
     /// Every weight, in the order of the pass.
     pub fn all() -> impl Iterator<Item = Self> {
         let of = |&by: &Stage| by.info().weights.iter().map(move |used| Self { used, by });
-        Stage::ALL.iter().flat_map(of)
+        let weights = Stage::ALL.iter().flat_map(of);
+        // Several stages may read the weight, or read it in different shapes.
+        let mut names = Vec::new();
+        weights.filter(move |weight| {
+            let is_new = !names.contains(&weight.used.name);
+            names.push(weight.used.name);
+            is_new
+        })
     }
 
     /// The weight with this name. The suffix `.weight`, as in Meta's files, is optional, unless a stage has the same
@@ -58,7 +66,10 @@ impl Weight {
     /// Returns whether the model `card` has it. A tied head is the embedding table, under the table's name.
     pub fn present(self, card: &ModelCard) -> bool {
         let tied = card.config.tied && self.by == Stage::Logits;
-        let there = self.by.info().exists != Exists::QkNorm || card.sizes().qk_norm;
+        let there = Stage::ALL.iter().any(|stage| {
+            let reads = stage.info().weights.iter().any(|weight| weight.name == self.used.name);
+            reads && stage.present(&card.sizes(), PassDims::default())
+        });
         !tied && there && self.by.weights(card).any(|weight| weight.name == self.used.name)
     }
 

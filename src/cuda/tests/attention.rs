@@ -83,7 +83,7 @@ fn attention_is_that_of_the_cpu_and_recording_it_changes_nothing() {
         let (cuda, cpu) = (cuda.with_cache_dtype(cache), cpu.with_cache_dtype(cache));
         for (i, (heads, kv_heads, head_dim)) in HEADS.into_iter().enumerate() {
             let window = [None, Some(5)][i % 2];
-            let shape = AttentionShape { heads, kv_heads, head_dim, window };
+            let shape = AttentionShape::llama(heads, kv_heads, head_dim, window);
             let spans = [[(40, 1), (0, 9), (3, 1)], [(0, 1), (7, 21), (0, 2)]][i / 2 % 2];
             let what = format!("{shape:?}, {spans:?}, {precision:?}, cache {cache:?}");
             let (plain, none) = run(&cuda, shape, spans, false);
@@ -126,7 +126,7 @@ fn attention_over_many_tiles_of_keys_is_that_of_the_cpu() {
         for (heads, kv_heads, head_dim, window) in shapes {
             let Some((cuda, cpu)) = both(precision) else { return };
             let (cuda, cpu) = (cuda.with_cache_dtype(cache), cpu.with_cache_dtype(cache));
-            let shape = AttentionShape { heads, kv_heads, head_dim, window };
+            let shape = AttentionShape::llama(heads, kv_heads, head_dim, window);
             // Four multiprocessors have room for at most twelve splits. So many keys give each split more than one
             // tile.
             let keys = 64 * (12 / kv_heads).max(2) + 300;
@@ -168,7 +168,7 @@ fn attended(backend: &dyn Backend, shape: AttentionShape, [q, k, v]: &[Vec<f32>;
 fn powers_of_two_in_the_operands_of_attention_change_no_bit_but_the_exponents() {
     let Some((cuda, _)) = both(Precision::F32) else { return };
     for head_dim in [64, 72] {
-        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim, window: None };
+        let shape = AttentionShape::llama(2, 1, head_dim, None);
         let inputs = [(70, 71), (35, 72), (35, 73)].map(|(count, seed)| noise(count * head_dim, seed));
         let by = |powers: [i32; 3]| {
             let mut scaled = inputs.clone();
@@ -190,7 +190,7 @@ fn powers_of_two_in_the_operands_of_attention_change_no_bit_but_the_exponents() 
 #[test]
 fn what_is_not_finite_in_queries_and_keys_reaches_the_rows_that_it_reaches_on_the_cpu() {
     let Some((cuda, cpu)) = both(Precision::F32) else { return };
-    let shape = AttentionShape { heads: 4, kv_heads: 1, head_dim: 64, window: None };
+    let shape = AttentionShape::llama(4, 1, 64, None);
     let inputs = [(4 * 40, 71), (40, 72), (40, 73)].map(|(count, seed)| noise(count * 64, seed));
     for which in 0..2 {
         for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e30] {
@@ -211,7 +211,7 @@ fn what_is_not_finite_in_queries_and_keys_reaches_the_rows_that_it_reaches_on_th
 fn an_infinite_value_is_mixed_by_the_tokens_that_see_its_key_and_by_no_others() {
     let Some((cuda, cpu)) = both(Precision::F32) else { return };
     for (head_dim, window, tokens) in [(64, None, 21), (64, Some(5), 40), (136, Some(40), 70), (6, None, 9)] {
-        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim, window };
+        let shape = AttentionShape::llama(2, 1, head_dim, window);
         let mut v = noise(tokens * head_dim, 73);
         v[7 * head_dim + 3] = f32::INFINITY;
         let inputs = [noise(tokens * 2 * head_dim, 71), noise(tokens * head_dim, 72), v];
@@ -231,7 +231,7 @@ fn the_written_softmax_times_the_values_is_what_attention_gives() {
     for precision in [Precision::F32, Precision::Bf16] {
         let Some((cuda, _)) = both(precision) else { return };
         for (heads, kv_heads, head_dim) in [(4, 2, 8), (2, 2, 64), (12, 4, 72)] {
-            let shape = AttentionShape { heads, kv_heads, head_dim, window: None };
+            let shape = AttentionShape::llama(heads, kv_heads, head_dim, None);
             let spans = [(33, 1), (0, 17), (5, 4)];
             let (out, seen) = run(&cuda, shape, spans, true);
             let mut first = 0;
@@ -265,7 +265,7 @@ fn the_written_softmax_times_the_values_is_what_attention_gives() {
 fn tokens_of_a_batch_go_in_one_launch_and_have_the_bits_that_each_has_alone() {
     for (heads, kv_heads, head_dim) in [(4, 2, 8), (3, 3, 64), (10, 1, 16)] {
         let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
-        let shape = AttentionShape { heads, kv_heads, head_dim, window: Some(70) };
+        let shape = AttentionShape::llama(heads, kv_heads, head_dim, Some(70));
         let (width, q_width) = (kv_heads * head_dim, heads * head_dim);
         // One span more than fits in two launches.
         let spans: Vec<(usize, usize)> = (0..33).map(|i| (i * 37 % 150, 1)).collect();

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::*;
-use llama_trace_core::config::{ModelConfig, RopeScaling};
+use llama_trace_core::config::ModelConfig;
 use llama_trace_core::trace::{NoProbe, Probe, Site, Values};
 use llama_trace_emulator::Emulated;
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
@@ -37,23 +37,13 @@ fn config() -> ModelConfig {
     ModelConfig {
         dim: 64,
         layers: 2,
-        heads: 8,
-        kv_heads: 4,
-        head_dim: 8,
         ffn_dim: 128,
         vocab: 96,
         context: 64,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        pairing: Pairing::Halves,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
         tied: true,
+        ..ModelConfig::of_heads(8, 4, 8)
     }
 }
 

@@ -57,7 +57,7 @@ fn make(cuda: &Cuda, maker: Maker, spans: &[(usize, usize)], out: &mut Buffer) -
         }
         Maker::Attention | Maker::AttentionSeen => {
             let pass = pass(cuda, spans);
-            let shape = AttentionShape { heads: 4, kv_heads: 4, head_dim: 16, window: None };
+            let shape = AttentionShape::llama(4, 4, 16, None);
             let mut caches: Vec<_> = spans
                 .iter()
                 .map(|span| [0; 2].map(|_| cuda.new_cache((span.0 + span.1) * WIDTH).unwrap()))

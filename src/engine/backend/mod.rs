@@ -9,6 +9,7 @@
 //! a CUDA graph does.
 
 pub mod cpu;
+pub mod family;
 mod handles;
 mod pass;
 pub mod plain;
@@ -16,7 +17,7 @@ pub mod plain;
 use std::ops::Range;
 use std::time::Duration;
 
-use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Precision};
+use llama_trace_core::config::{Arithmetic, CacheDtype, ModelConfig, Pairing, Precision, Sees};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops::blocks::BlockRows;
 use llama_trace_core::ops::quantize::Quantized;
@@ -37,9 +38,35 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// C.
     pub head_dim: usize,
-    /// W, the length of the sliding window: the number of keys that each token sees, including its own. `None` means
-    /// all keys up to its own.
-    pub window: Option<usize>,
+    /// The keys that each token sees.
+    pub sees: Sees,
+    /// The factor of the dot products; `None` for 1/√C.
+    pub scale: Option<f32>,
+    /// The soft cap of the scores.
+    pub cap: Option<f32>,
+}
+
+impl AttentionShape {
+    /// Llama's attention, with a window if there is one.
+    pub const fn llama(heads: usize, kv_heads: usize, head_dim: usize, window: Option<usize>) -> Self {
+        let sees = match window {
+            Some(window) => Sees::Window(window),
+            None => Sees::All,
+        };
+        Self { heads, kv_heads, head_dim, sees, scale: None, cap: None }
+    }
+
+    /// Attention of `layer`.
+    pub fn of(config: &ModelConfig, layer: usize) -> Self {
+        Self {
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            sees: config.sees(layer),
+            scale: config.score_scale,
+            cap: config.score_cap,
+        }
+    }
 }
 
 /// The intermediate results of attention. Each part has the rows of the stage with the same name.
@@ -53,6 +80,8 @@ pub enum AttentionPart {
     Qk,
     /// The dot products divided by √C (H, T, K).
     Scores,
+    /// The scores after the soft cap (H, T, K), in families with one.
+    CappedScores,
     /// The scores with the mask added (H, T, K).
     MaskedScores,
     /// Attention weights (H, T, K).
@@ -262,6 +291,11 @@ pub trait Backend: Send + Sync {
 
     /// Some rows of `matrix` as a separate matrix that shares its memory.
     fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix>;
+
+    /// The operations of families other than Llama; `None` if the device does not have them.
+    fn families(&self) -> Option<&dyn family::FamilyOperations> {
+        None
+    }
 
     /// The number of bytes that can still be allocated, as far as the system reports it.
     fn free_memory(&self) -> Option<usize>;

@@ -27,6 +27,10 @@ pub struct Activations {
     pub(super) rope_cos: Buffer,
     /// (R, C/2)
     pub(super) rope_sin: Buffer,
+    /// (R, C/2) for the layers with a window; empty if they have no RoPE of their own.
+    pub(super) local_rope_cos: Buffer,
+    /// (R, C/2)
+    pub(super) local_rope_sin: Buffer,
     /// (R, D): the input of a layer.
     pub(super) x: Buffer,
     /// (R, D)
@@ -41,6 +45,10 @@ pub struct Activations {
     pub(super) xq_norm: Buffer,
     /// (R, G, C); empty if the family has no QK norm.
     pub(super) xk_norm: Buffer,
+    /// (R, H, C); empty if the family has no QK norm after RoPE.
+    pub(super) xq_rope_norm: Buffer,
+    /// (R, G, C); empty if the family has no QK norm after RoPE.
+    pub(super) xk_rope_norm: Buffer,
     /// (R, H, C)
     pub(super) xq_rope: Buffer,
     /// (R, G, C)
@@ -49,6 +57,8 @@ pub struct Activations {
     pub(super) attn_heads: Buffer,
     /// (R, D)
     pub(super) attn_output: Buffer,
+    /// (R, D): the norm of what a sublayer adds; empty if the family has no norm there.
+    pub(super) post_norm: Buffer,
     /// (R, D)
     pub(super) attn_residual: Buffer,
     /// (R, D)
@@ -96,24 +106,31 @@ impl Activations {
         let config = &model.config;
         let buffer = |width: usize| model.backend.buffer(rows * width);
         let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
+        let last = config.qk_norm_form.after_rope;
+        let local = if config.local_rope.is_some() { config.turned() / 2 } else { 0 };
         Ok(Self {
             rows,
             number: 0,
             spans: Vec::new(),
             pass: model.backend.new_pass()?,
-            rope_cos: buffer(config.head_dim / 2)?,
-            rope_sin: buffer(config.head_dim / 2)?,
+            rope_cos: buffer(config.turned() / 2)?,
+            rope_sin: buffer(config.turned() / 2)?,
+            local_rope_cos: buffer(local)?,
+            local_rope_sin: buffer(local)?,
             x: buffer(d)?,
             attn_norm: buffer(d)?,
             xq: buffer(q)?,
             xk: buffer(kv)?,
             xv: buffer(kv)?,
-            xq_norm: buffer(if config.qk_norm { q } else { 0 })?,
-            xk_norm: buffer(if config.qk_norm { kv } else { 0 })?,
+            xq_norm: buffer(if config.qk_norm && !last { q } else { 0 })?,
+            xk_norm: buffer(if config.qk_norm && !last { kv } else { 0 })?,
+            xq_rope_norm: buffer(if config.qk_norm && last { q } else { 0 })?,
+            xk_rope_norm: buffer(if config.qk_norm && last { kv } else { 0 })?,
             xq_rope: buffer(q)?,
             xk_rope: buffer(kv)?,
             attn_heads: buffer(q)?,
             attn_output: buffer(d)?,
+            post_norm: buffer(if config.placement.after() { d } else { 0 })?,
             attn_residual: buffer(d)?,
             ffn_norm: buffer(d)?,
             ffn_gate: buffer(f)?,
@@ -228,7 +245,8 @@ pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize 
     // The prepared inputs of matrix products. In int8: values and scales of the widest input. On a device with
     // bfloat16: all five inputs.
     let input = d.max(q).max(f).max((3 * d + q + f).div_ceil(2));
-    let row = [config.head_dim, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
+    let others = if config.placement.after() { d } else { 0 } + (config.ropes() - 1) * config.turned();
+    let row = [config.turned(), others, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
         .into_iter()
         .fold(0, usize::saturating_add);
     let head =

@@ -7,8 +7,15 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Stage, Values};
 
 /// The stages that attention computes inside, in the order of the pass.
-const INSIDE: [Stage; 6] =
-    [Stage::Keys, Stage::Values, Stage::Qk, Stage::Scores, Stage::MaskedScores, Stage::Softmax];
+const INSIDE: [Stage; 7] = [
+    Stage::Keys,
+    Stage::Values,
+    Stage::Qk,
+    Stage::Scores,
+    Stage::CappedScores,
+    Stage::MaskedScores,
+    Stage::Softmax,
+];
 
 impl Observer<'_> {
     /// Whether an edit changes one of `stages` here.
@@ -47,7 +54,7 @@ impl Observer<'_> {
         let Some(edits) = self.edits else { return Ok(()) };
         for part in self.parts.clone() {
             let site = self.site(&part, stage);
-            if !stage.present(&self.sizes, part.dims)
+            if !site.present(&self.sizes, part.dims)
                 || !edits.touches(site) && !edits.keeps(&self.sizes, part.dims, site, false)
             {
                 continue;

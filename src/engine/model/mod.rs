@@ -3,10 +3,12 @@
 mod activations;
 pub mod ahead;
 mod edited;
+mod families;
 mod fingerprint;
 pub mod forward;
 pub mod kv_cache;
 mod launched;
+mod norms;
 mod observe;
 pub mod pass;
 mod weight_rows;
@@ -17,14 +19,15 @@ use std::sync::Arc;
 use crate::backend::{Backend, Buffer};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::edit::Edits;
-use llama_trace_core::error::Result;
+use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops;
-use llama_trace_core::trace::{ModelCard, Sizes};
+use llama_trace_core::trace::{ModelCard, Site, Sizes, Stage};
 use llama_trace_formats::checkpoint::Checkpoint;
 
 pub use activations::{Activations, buffer_bytes};
 pub use fingerprint::Fingerprint;
 pub use kv_cache::KvCache;
+pub use norms::Norm;
 pub use weights::{LayerWeights, Linear, Weights};
 
 /// A model that is ready to run on a backend. A clone shares the weights.
@@ -36,8 +39,9 @@ pub struct Model {
     pub weights: Arc<Weights>,
     /// The device that it runs on.
     pub backend: Arc<dyn Backend>,
-    /// RoPE's angle per position for each pair (C/2), in radians.
-    pub rope_frequencies: Arc<Buffer>,
+    /// The angle per position of each pair (C/2), in radians, of each of the model's RoPEs: one, or two if the layers
+    /// with a window have their own.
+    pub ropes: Arc<Vec<Buffer>>,
     /// The changes that every run of this model makes.
     pub edits: Arc<Edits>,
     name: String,
@@ -60,24 +64,49 @@ impl Model {
     /// The errors of [`Model::load`].
     pub fn load_on(checkpoint: &Checkpoint, backend: Box<dyn Backend>) -> Result<Self> {
         let config = checkpoint.config.clone();
+        if let (None, Some(switch)) = (backend.families(), config.first_switch()) {
+            return Err(Error::usage(format!("the device {} cannot run this model", backend.name()))
+                .expected("a model that computes as Llama does")
+                .found(format!("{switch}: only the CPU computes it"))
+                .next("run it with --device cpu"));
+        }
         let weights = Weights::load(checkpoint, &*backend)?;
         // After a request to stop, weights that were being assembled may be incomplete.
         backend.stop().check()?;
-        let ModelConfig { head_dim, rope_theta, ref rope_scaling, .. } = config;
-        let frequencies = ops::rope::frequencies(backend.arithmetic(), head_dim, rope_theta, rope_scaling);
-        let mut rope_frequencies = backend.buffer(frequencies.len())?;
-        backend.write(&frequencies, 0, &mut rope_frequencies)?;
+        let of_rope = |rope: usize| {
+            let rope = config.rope(rope);
+            let frequencies = ops::rope::frequencies(backend.arithmetic(), config.turned(), &rope, 1);
+            let mut buffer = backend.buffer(frequencies.len())?;
+            backend.write(&frequencies, 0, &mut buffer)?;
+            Result::Ok(buffer)
+        };
+        let ropes = (0..config.ropes()).map(of_rope).collect::<Result<Vec<_>>>()?;
         backend.sync()?;
         let (name, ignored) = (checkpoint.name.clone(), checkpoint.notes.ignored.clone());
-        let (weights, rope_frequencies) = (Arc::new(weights), Arc::new(rope_frequencies));
+        let (weights, ropes) = (Arc::new(weights), Arc::new(ropes));
         let (backend, edits) = (Arc::from(backend), Arc::default());
-        Ok(Self { config, weights, backend, rope_frequencies, edits, name, ignored })
+        Ok(Self { config, weights, backend, ropes, edits, name, ignored })
     }
 
     /// The same model with other edits. It shares the weights.
     #[must_use]
     pub fn with_edits(&self, edits: Edits) -> Self {
         Self { edits: Arc::new(edits), ..self.clone() }
+    }
+
+    /// The norm that computes the stage of `site`, if it is one.
+    pub fn norm(&self, site: Site) -> Option<&Norm> {
+        let layer = site.layer.and_then(|layer| self.weights.layers.get(layer));
+        match site.stage {
+            Stage::FinalNorm => Some(&self.weights.final_norm),
+            Stage::AttnNorm => layer?.attn_norm.as_ref(),
+            Stage::PostAttnNorm => layer?.post_attn_norm.as_ref(),
+            Stage::FfnNorm => layer?.ffn_norm.as_ref(),
+            Stage::PostFfnNorm => layer?.post_ffn_norm.as_ref(),
+            Stage::XqNorm | Stage::XqRopeNorm => layer?.q_norm.as_ref(),
+            Stage::XkNorm | Stage::XkRopeNorm => layer?.k_norm.as_ref(),
+            _ => None,
+        }
     }
 
     /// The sizes from which a trace computes its shapes.

@@ -120,7 +120,7 @@ impl<'a> Observer<'a> {
     /// The site of `stage`, if the probe wants it for `part`.
     pub(super) fn wanted(&self, part: &Part, stage: Stage) -> Option<Site> {
         let site = self.site(part, stage);
-        (stage.present(&self.sizes, part.dims) && self.probe.wants(site)).then_some(site)
+        (site.present(&self.sizes, part.dims) && self.probe.wants(site)).then_some(site)
     }
 
     /// Whether the probe wants `stage` of span number `span`, or an edit changes it.
@@ -334,7 +334,7 @@ impl<'a> Observer<'a> {
             for t in 0..part.dims.tokens {
                 row.fill(0.0);
                 let position = part.dims.start + t;
-                ops::attention::mask(&mut row, ops::attention::visible(position, see.sizes.window));
+                ops::attention::mask(&mut row, see.sizes.sees(None).keys(position));
                 see.record(site, t..t + 1, Values::F32(&row))?;
             }
             Ok(())
@@ -390,6 +390,7 @@ impl AttentionPart {
             Self::Values => Stage::Values,
             Self::Qk => Stage::Qk,
             Self::Scores => Stage::Scores,
+            Self::CappedScores => Stage::CappedScores,
             Self::MaskedScores => Stage::MaskedScores,
             Self::Softmax => Stage::Softmax,
         }

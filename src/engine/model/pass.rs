@@ -198,7 +198,8 @@ pub fn finish(model: &Model, work: &mut Activations, probe: &mut dyn Probe) -> R
         collect_means(model, work, span)?;
         let place = (&work.pass, work.number);
         let see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
-        let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
+        let stages =
+            [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits, Stage::CappedLogits];
         if stages.into_iter().any(|stage| see.wants(span, stage)) {
             block_by_block(model, work, span, 0..work.spans[span].tokens - 1, probe)?;
         }
@@ -237,7 +238,7 @@ fn collect_means(model: &Model, work: &mut Activations, span: usize) -> Result<(
     if model.edits.is_empty() || tokens == 1 {
         return Ok(());
     }
-    for stage in [Stage::FinalNorm, Stage::Logits] {
+    for stage in [Stage::FinalNorm, Stage::Logits, Stage::CappedLogits] {
         for part in model.edits.block_means(Site { sequence, ..Site::once(work.number, stage) }) {
             work.pending.kept.collect(sequence, Some(part));
             let collected = block_by_block(model, work, span, 0..tokens, &mut NoProbe);

@@ -1,6 +1,6 @@
 //! Reads rows of a model's weights, for viewers of a running model.
 
-use super::{Linear, Model};
+use super::{Linear, Model, Norm};
 use crate::backend::{Matrix, SeeGroups, Vector};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassDims, Run, Weight, WeightRows};
@@ -79,31 +79,40 @@ impl Model {
         if !at.weight.in_layer() {
             return match (at.weight.name(), at.layer) {
                 ("tok_embeddings", None) => Some(Held::Matrix(&weights.embedding)),
-                ("norm", None) => Some(Held::Vector(&weights.final_norm)),
+                ("norm", None) => Some(Held::Vector(&weights.final_norm.weight)),
+                ("norm_bias", None) => weights.final_norm.bias.as_ref().map(Held::Vector),
                 ("output", None) => Some(Held::Matrix(weights.head())),
                 _ => None,
             };
         }
         let layer = weights.layers.get(at.layer?)?;
         let matrix = |linear: &'a Linear| Some(Held::Matrix(&linear.matrix));
+        let norm = |norm: &'a Option<Norm>| norm.as_ref().map(|norm| Held::Vector(&norm.weight));
+        let norm_bias =
+            |norm: &'a Option<Norm>| norm.as_ref().and_then(|norm| norm.bias.as_ref().map(Held::Vector));
         let bias = |linear: &'a Linear| linear.bias.as_ref().map(Held::Vector);
         match at.weight.name() {
-            "attention_norm" => Some(Held::Vector(&layer.attn_norm)),
-            "ffn_norm" => Some(Held::Vector(&layer.ffn_norm)),
-            "q_norm" => layer.q_norm.as_ref().map(Held::Vector),
-            "k_norm" => layer.k_norm.as_ref().map(Held::Vector),
+            "attention_norm" => norm(&layer.attn_norm),
+            "attention_norm_bias" => norm_bias(&layer.attn_norm),
+            "attention_post_norm" => norm(&layer.post_attn_norm),
+            "ffn_norm" => norm(&layer.ffn_norm),
+            "ffn_norm_bias" => norm_bias(&layer.ffn_norm),
+            "ffn_post_norm" => norm(&layer.post_ffn_norm),
+            "q_norm" => norm(&layer.q_norm),
+            "k_norm" => norm(&layer.k_norm),
+            "xielu" => layer.xielu.as_ref().map(Held::Vector),
             "wq" => matrix(&layer.wq),
             "wk" => matrix(&layer.wk),
             "wv" => matrix(&layer.wv),
             "wo" => matrix(&layer.wo),
-            "w1" => matrix(&layer.w1),
+            "w1" => matrix(layer.w1.as_ref()?),
             "w2" => matrix(&layer.w2),
             "w3" => matrix(&layer.w3),
             "bq" => bias(&layer.wq),
             "bk" => bias(&layer.wk),
             "bv" => bias(&layer.wv),
             "bo" => bias(&layer.wo),
-            "b1" => bias(&layer.w1),
+            "b1" => bias(layer.w1.as_ref()?),
             "b2" => bias(&layer.w2),
             "b3" => bias(&layer.w3),
             _ => None,

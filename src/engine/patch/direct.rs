@@ -24,6 +24,12 @@ impl Patcher<'_> {
     /// # Errors
     /// Returns an error if the backend fails.
     pub fn direct(&self, stage: Stage, (answer, wrong): (u32, u32)) -> Result<Vec<(Place, f64)>> {
+        if let Some(switch) = self.model.config.not_a_sum() {
+            return Err(Error::usage("this model has no direct effects on the logits")
+                .expected("a family whose logits are a sum of the parts' contributions, as in Llama")
+                .found(switch)
+                .next("patch the values instead"));
+        }
         let (config, last) = (&self.model.config, self.ids.len() - 1..self.ids.len());
         let x = self.run.rows(config.layers.checked_sub(1), Stage::FfnResidual, last.clone());
         let square: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();

@@ -1,30 +1,33 @@
 //! The treatment of every configuration field in one table: fields that are obeyed, fields that do not affect the
 //! numbers, and unsupported fields that would change them. Also the rule for fields that are not in the table.
 //!
-//! The reference is transformers 5.23 for config.json, llama.cpp for GGUF files and Meta's code for params.json.
+//! The fields that a family reads are in its table ([`super::family`]). This table has the fields of all families: those
+//! that no family reads, and those that only some read.
+//!
+//! The reference is transformers 5.24 for config.json, llama.cpp for GGUF files and Meta's code for params.json.
 //! `fixtures/configuration` records what they do with each field that is obeyed or refused.
 
 use serde_json::Value;
 
-/// The location of a field. Rows for one family take precedence over rows for every config.json.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use super::family::{Architecture, Family, Field, Means};
+
+/// The location of a field. The fields of one family take precedence over rows for every config.json.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
     /// config.json of any family.
     HuggingFace,
-    /// config.json with `model_type` llama.
-    Llama,
-    /// config.json with `model_type` mistral.
-    Mistral,
-    /// config.json with `model_type` qwen2.
-    Qwen2,
-    /// config.json with `model_type` qwen3.
-    Qwen3,
+    /// config.json of this family.
+    Family(&'static Family),
+    /// config.json of a model of several kinds of input, which contains that of its text model.
+    Wrapper,
     /// The object `rope_parameters` or `rope_scaling` of a config.json.
     Rope,
     /// Meta's params.json.
     Meta,
     /// A GGUF file's keys, without the prefix of the architecture.
     Gguf,
+    /// The keys that this architecture reads.
+    Architecture(&'static Architecture),
 }
 
 /// The treatment of a field.
@@ -92,48 +95,21 @@ const FULL: &[Neutral] = &[Neutral::Text("full_attention")];
 
 use Null::{Absent, Fails};
 use Rule::{Harmless, Obeyed, Refused, Storage};
-use Source::{Gguf, HuggingFace, Llama, Meta, Mistral, Qwen2, Qwen3, Rope};
+use Source::{Gguf, HuggingFace, Meta, Rope, Wrapper};
 
 /// The table.
 #[rustfmt::skip]
 pub const TABLE: &[Row] = &[
     // config.json, every family.
-    row(HuggingFace, Obeyed, Fails, &[
-        "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "hidden_act", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+    row(HuggingFace, Obeyed, Fails, &["model_type"]),
+    row(HuggingFace, Obeyed, Absent, &["architectures"]),
+    // config.json of a model of several kinds of input. Only its text model is opened.
+    row(Wrapper, Obeyed, Fails, &["model_type", "text_config", "tie_word_embeddings"]),
+    row(Wrapper, Harmless, Absent, &[
+        "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id",
+        "image_token_id", "projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy",
+        "multimodal_projector_bias", "spatial_merge_size", "image_seq_length",
     ]),
-    row(HuggingFace, Obeyed, Absent, &[
-        "architectures", "num_key_value_heads", "head_dim", "rope_parameters", "rope_scaling",
-        // Null fails if the value is needed, which depends on other fields.
-        "rope_theta", "original_max_position_embeddings",
-    ]),
-    // Llama.
-    row(Llama, Obeyed, Fails, &["attention_bias", "mlp_bias"]),
-    // In transformers, the masks do not read these fields. The cache reads them, and drops keys.
-    row(Llama, Refused(&[]), Absent, &["sliding_window", "attention_chunk_size"]),
-    row(Llama, Refused(FULL), Absent, &["layer_types"]),
-    row(Llama, Harmless, Absent, &["use_sliding_window", "max_window_layers"]),
-    // Mistral.
-    row(Mistral, Obeyed, Fails, &["num_key_value_heads"]),
-    row(Mistral, Obeyed, Absent, &["sliding_window", "layer_types"]),
-    row(Mistral, Harmless, Fails, &["attention_dropout"]),
-    row(Mistral, Harmless, Absent, &["attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers"]),
-    // Qwen2.
-    row(Qwen2, Obeyed, Fails, &["head_dim", "use_sliding_window", "max_window_layers"]),
-    row(Qwen2, Obeyed, Absent, &["sliding_window", "layer_types"]),
-    row(Qwen2, Harmless, Fails, &["attention_dropout"]),
-    row(Qwen2, Harmless, Absent, &[
-        "attention_bias", "mlp_bias",
-        // CodeQwen1.5 has this field beside rope_theta, but only rope_theta is read.
-        "rotary_emb_base",
-        // Qwen2.5-1M: vLLM's method for texts longer than the training context. transformers does not have it.
-        "dual_chunk_attention_config",
-    ]),
-    // Qwen3.
-    row(Qwen3, Obeyed, Fails, &["head_dim", "attention_bias", "use_sliding_window", "max_window_layers"]),
-    row(Qwen3, Obeyed, Absent, &["sliding_window", "layer_types"]),
-    row(Qwen3, Harmless, Fails, &["attention_dropout"]),
-    row(Qwen3, Harmless, Absent, &["mlp_bias"]),
     // config.json: fields that do not affect any family.
     row(HuggingFace, Harmless, Fails, &["initializer_range", "use_cache"]),
     row(HuggingFace, Harmless, Absent, &[
@@ -175,6 +151,13 @@ pub const TABLE: &[Row] = &[
         "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
         "generation_config", "assistant_early_exit",
     ]),
+    // Some families read these. The others have no biases and no windows, whatever the field contains.
+    row(HuggingFace, Harmless, Absent, &[
+        "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers",
+    ]),
+    // In the families that do not read these, the masks do not depend on them. The cache does, and drops keys.
+    row(HuggingFace, Refused(&[]), Absent, &["sliding_window"]),
+    row(HuggingFace, Refused(FULL), Absent, &["layer_types"]),
     row(HuggingFace, Storage, Absent, &[
         "quantization_config", "quantization", "quant_config", "quantize_config", "compression_config",
         "sparsity_config", "bnb_config", "gptq_config", "awq_config",
@@ -195,7 +178,7 @@ pub const TABLE: &[Row] = &[
         "use_post_attention_norm", "norm_bias", "qkv_bias", "use_bias", "bias", "attn_bias", "lm_head_bias",
         "clip_qkv", "query_pre_attn_scalar", "attn_scale", "parallel_attn", "use_parallel_residual",
         "num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts", "num_shared_experts",
-        "num_experts_per_tok", "moe_*", "expert*", "mup*", "kv_lora_rank", "q_lora_rank", "num_kv_shared_layers",
+        "num_experts_per_tok", "moe_*", "expert*", "mup*", "kv_lora_rank", "q_lora_rank", "num_kv_shared_layers", "linear_*", "mamba_*", "ssm_*",
         "cla_share_factor", "layer_skip", "hidden_size_per_layer_input", "altup*", "residual_post_norm",
         "qk_layer_norms", "kv_sharing_modes", "ntk*", "use_dynamic_ntk", "use_logn_attn",
         // BitNet, under Llama's model_type.
@@ -218,13 +201,16 @@ pub const TABLE: &[Row] = &[
     row(Rope, Obeyed, Absent, &[
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     ]),
+    // max_position_embeddings repeats the field of the file.
+    row(Rope, Harmless, Absent, &["finetuned", "max_position_embeddings"]),
+    // Refused only if the kind of RoPE or the family does not read them.
     row(Rope, Refused(ONE), Absent, &["partial_rotary_factor", "attention_factor", "mscale", "mscale_all_dim"]),
-    row(Rope, Harmless, Absent, &["finetuned"]),
     row(Rope, Refused(&[]), Absent, &[
-        // Separate rotations for some layers.
-        "full_attention", "sliding_attention", "chunked_attention", "linear_attention",
-        "beta_fast", "beta_slow", "short_factor", "long_factor", "truncate", "mrope_section", "alpha",
+        "beta_fast", "beta_slow", "short_factor", "long_factor", "truncate", "alpha", "llama_4_scaling_beta",
+        // RoPEs of kinds of layers.
+        "full_attention", "sliding_attention",
     ]),
+    row(Rope, Refused(&[]), Absent, &["chunked_attention", "linear_attention", "mrope_section"]),
     // params.json.
     row(Meta, Obeyed, Fails, &[
         "dim", "n_layers", "n_heads", "norm_eps", "rope_theta", "multiple_of",
@@ -265,11 +251,12 @@ pub const TABLE: &[Row] = &[
     ]),
     row(Gguf, Harmless, Absent, &[
         "tensor_data_layout", "pooling_type", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-        // Parameters of YaRN. They have an effect only if rope.scaling.type is yarn, which is refused.
+        // Only some architectures read these.
         "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
         "classifier.output_labels",
     ]),
     row(Gguf, Refused(&[Neutral::True]), Fails, &["attention.causal"]),
+    // Read if rope.scaling.type is yarn or longrope.
     row(Gguf, Refused(ONE), Absent, &["rope.scaling.attn_factor"]),
     row(Gguf, Refused(NEGATIVE), Absent, &["rope.scaling.yarn_ext_factor"]),
     row(Gguf, Refused(ONE_OR_ZERO), Absent, &[
@@ -293,15 +280,43 @@ pub const TABLE: &[Row] = &[
     row(Gguf, Refused(SILU), Absent, &["hidden_activation"]),
 ];
 
-/// The row of the field `name`, looked up in each of `sources` in order.
-pub(super) fn find(sources: &[Source], name: &str) -> Option<&'static Row> {
+/// The treatment of one field, and the meaning of null in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Treatment {
+    /// The treatment.
+    pub rule: Rule,
+    /// The meaning of null.
+    pub null: Null,
+}
+
+impl From<&Field> for Treatment {
+    fn from(field: &Field) -> Self {
+        let rule = match field.means {
+            Means::Nothing => Harmless,
+            Means::Refused(neutral) => Refused(neutral),
+            _ => Obeyed,
+        };
+        Self { rule, null: field.null }
+    }
+}
+
+/// The treatment of the field `name`, looked up in each of `sources` in order.
+pub(super) fn find(sources: &[Source], name: &str) -> Option<Treatment> {
     let is = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => *pattern == name,
     };
-    sources
-        .iter()
-        .find_map(|&source| TABLE.iter().find(|row| row.source == source && row.names.iter().any(is)))
+    sources.iter().find_map(|&source| match source {
+        Source::Family(family) => family.named(name).map(Treatment::from),
+        Source::Architecture(architecture) => {
+            let reads = architecture.keys.contains(&name);
+            reads.then_some(Treatment { rule: Obeyed, null: Absent })
+        }
+        _ => {
+            let row = TABLE.iter().find(|row| row.source == source && row.names.iter().any(is))?;
+            Some(Treatment { rule: row.rule, null: row.null })
+        }
+    })
 }
 
 /// Returns whether a field with this value changes nothing: it is null, false, empty, one of `neutral`, or a list of
@@ -324,8 +339,8 @@ pub(super) fn is_neutral(value: &Value, neutral: &[Neutral]) -> bool {
 }
 
 /// The expected value of the field `name` of the table, for messages.
-pub(super) fn expected(row: &Row, name: &str) -> String {
-    let Refused(neutral) = row.rule else { return "absent".into() };
+pub(super) fn expected(treatment: Treatment, name: &str) -> String {
+    let Refused(neutral) = treatment.rule else { return "absent".into() };
     let named = neutral.iter().map(|neutral| match neutral {
         Neutral::Number(number) => number.to_string(),
         Neutral::Text(text) => format!("\"{text}\""),
@@ -335,13 +350,21 @@ pub(super) fn expected(row: &Row, name: &str) -> String {
     if !neutral.contains(&Neutral::True) {
         all.push("false".into());
     }
-    if row.null == Absent {
+    if treatment.null == Absent {
         all.push("null".into());
     }
-    let what = match ["expert", "moe"].iter().any(|part| name.contains(part)) {
-        true => "mixtures of experts are",
-        false => "this feature is",
-    };
+    const PARTS: &[(&str, &str)] = &[
+        ("expert", "mixtures of experts are"),
+        ("moe", "mixtures of experts are"),
+        ("lora_rank", "multi-head latent attention (MLA) is"),
+        ("kv_shared", "keys and values shared by layers are"),
+        ("shared_kv", "keys and values shared by layers are"),
+        ("ssm", "Mamba layers are"),
+        ("mamba", "Mamba layers are"),
+        ("linear_", "gated DeltaNet layers are"),
+    ];
+    let part = PARTS.iter().find(|(part, _)| name.contains(part));
+    let what = part.map_or("this feature is", |(_, what)| what);
     format!("{}: {what} not supported", listed(&all))
 }
 
@@ -401,12 +424,18 @@ mod tests {
 
     #[test]
     fn a_family_goes_before_all() {
-        let rule = |sources: &[Source], name| find(sources, name).map(|row| row.rule);
-        assert_eq!(rule(&[Llama, HuggingFace], "sliding_window"), Some(Refused(&[])));
-        assert_eq!(rule(&[Mistral, HuggingFace], "sliding_window"), Some(Obeyed));
-        assert_eq!(rule(&[Mistral, HuggingFace], "attention_chunk_size"), Some(Refused(&[])));
-        assert_eq!(rule(&[Llama, HuggingFace], "unsloth_version"), Some(Harmless));
-        assert_eq!(rule(&[Llama, HuggingFace], "something_else"), None);
+        let rule = |family, name| {
+            let sources = [Source::Family(Family::of_type(family).unwrap()), HuggingFace];
+            find(&sources, name).map(|treatment| treatment.rule)
+        };
+        assert_eq!(rule("llama", "sliding_window"), Some(Refused(&[])));
+        assert_eq!(rule("mistral", "sliding_window"), Some(Obeyed));
+        assert_eq!(rule("mistral", "attention_chunk_size"), Some(Refused(&[])));
+        assert_eq!(rule("llama", "unsloth_version"), Some(Harmless));
+        assert_eq!(rule("llama", "something_else"), None);
+        // A family may have another name for the field.
+        assert_eq!(rule("cohere", "layer_norm_eps"), Some(Obeyed));
+        assert_eq!(rule("cohere", "rms_norm_eps"), None);
     }
 
     #[test]

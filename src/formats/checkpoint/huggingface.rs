@@ -8,9 +8,9 @@ mod tests;
 use std::path::Path;
 
 use super::contents::Contents;
-use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, unread};
+use super::hf_config::Described;
+use super::{Checkpoint, Format, Naming, Weight, hf_config, stored, unread};
 use crate::files::{exists, folder_of as folder_of_file, full, names, printable, read_text};
-use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Tensor;
 
@@ -65,7 +65,7 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let weights = weights(path).filter(|_| exists(&config_path)).ok_or_else(|| no_model(path))?;
     let config_text = read_text(&config_path, MAX_CONFIG)?;
     let config_place = config_path.display().to_string();
-    let (config, mut notes) = hf_config::model_config(&config_text, &config_place, ignore)?;
+    let mut described = hf_config::model_config(&config_text, &config_place, ignore)?;
     let generation_path = path.join("generation_config.json");
     let generation_place = generation_path.display().to_string();
     let generation = match exists(&generation_path) {
@@ -75,14 +75,14 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let generation = generation.as_ref().map(|text| (text.as_str(), generation_place.as_str()));
     let eos = hf_config::stop_ids(generation, (&config_text, &config_place))?;
     let (contents, files) = match is_index(weights) {
-        true => index::read_shards(path, &path.join(weights), &mut notes)?,
+        true => index::read_shards(path, &path.join(weights), &mut described.notes)?,
         false => (index::read_file(&path.join(weights))?, 1),
     };
     // `.` and `..` have no name of their own.
     let full = full(path).unwrap_or_else(|_| path.into());
     let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
     let format = Format::HuggingFace { files, pickled: weights.starts_with("pytorch") };
-    let checkpoint = assemble(name, (config, notes), eos, contents, format, &path.display().to_string())?;
+    let checkpoint = assemble(name, described, eos, contents, format, &path.display().to_string())?;
     Ok(Checkpoint { path: Some(path.into()), ..checkpoint })
 }
 
@@ -93,21 +93,32 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
 /// Returns [`Error::Model`] if a tensor belongs to an unsupported part.
 pub(super) fn assemble(
     name: String,
-    (mut config, mut notes): (ModelConfig, Notes),
+    described: Described,
     eos: Vec<u32>,
     contents: Contents,
     format: Format,
     place: &str,
 ) -> Result<Checkpoint> {
-    let contents = contents.renamed(with_base, place)?;
-    notes.unread = unread::screen(&contents, Naming::HuggingFace, &config, place)?;
+    let Described { mut config, family, mut notes } = described;
+    let naming = Naming::HuggingFace(family.names);
+    let mut contents = match notes.text_model_of {
+        Some(_) => contents.renamed(without_wrapper, place)?,
+        None => contents,
+    }
+    .renamed(with_base, place)?;
+    stored::separate(&mut contents, family.stored, naming, &config, place)?;
+    notes.unread = unread::screen(&contents, naming, &config, place)?;
+    if notes.text_model_of.is_some() {
+        // One line says that the parts for images are not opened.
+        notes.unread.retain(|name| !PARTS_FOR_IMAGES.iter().any(|part| name.starts_with(part)));
+    }
     let Contents { tensors, unreadable, rounded } = contents;
     notes.rounded = rounded.into_iter().collect();
     if config.tied {
         // As in transformers 5: if both the embedding table and the head are stored, and they differ, the model is not
         // tied, although the configuration says so.
         let [embedding, head] =
-            [Weight::Embedding, Weight::Head].map(|weight| tensors.get(&Naming::HuggingFace.name(weight)));
+            [Weight::Embedding, Weight::Head].map(|weight| tensors.get(&naming.name(weight)));
         if let (Some(embedding), Some(head)) = (embedding, head) {
             config.tied = Tensor::equal(embedding, head);
         }
@@ -122,8 +133,21 @@ pub(super) fn assemble(
         notes,
         tensors,
         unreadable,
-        naming: Naming::HuggingFace,
+        naming,
     })
+}
+
+/// The beginnings of the names of tensors that only read images.
+const PARTS_FOR_IMAGES: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+
+/// The name that a tensor of a model of several kinds of input has in its text model. Tensors of other parts lose the
+/// prefix `model.`. Files of transformers 4 have `language_model.model.`, those of transformers 5 `model.language_model.`.
+fn without_wrapper(name: &str) -> String {
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    match name.strip_prefix("language_model.") {
+        Some(inner) => inner.into(),
+        None => name.into(),
+    }
 }
 
 /// The name of a tensor in a model with an output head. A model saved without its head has no `model.` before its

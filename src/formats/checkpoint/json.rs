@@ -60,6 +60,11 @@ impl<'a> Fields<'a> {
         self.typed(name, "a number", |value| value.as_f64().map(|number| number as f32))
     }
 
+    /// A number with the precision of the file, for values that are computed from it.
+    pub(super) fn number64(&self, name: &str) -> Result<Option<f64>> {
+        self.typed(name, "a number", Value::as_f64)
+    }
+
     pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>> {
         self.typed(name, "a string", Value::as_str)
     }

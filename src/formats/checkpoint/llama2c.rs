@@ -16,7 +16,7 @@ use super::names::LayerWeight as L;
 use super::screen::Screen;
 use super::{Checkpoint, Format, Naming, Notes, Weight};
 use crate::files::magic;
-use llama_trace_core::config::{ModelConfig, Pairing, RopeScaling};
+use llama_trace_core::config::{ModelConfig, Pairing};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Scales, Tensor};
@@ -202,24 +202,15 @@ fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
     let config = ModelConfig {
         dim: size(dim),
         layers: size(layers),
-        heads: size(heads),
-        kv_heads: size(kv_heads),
-        head_dim: size(dim / heads),
         ffn_dim: size(ffn_dim),
         vocab: size(vocab),
         context: size(context),
         // Not in the file; these are the values of run.c.
         norm_eps: 1e-5,
         rope_theta: 10000.0,
-        rope_scaling: RopeScaling::None,
         pairing: Pairing::Neighbours,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
         tied: vocab > 0,
+        ..ModelConfig::of_heads(size(heads), size(kv_heads), size(dim / heads))
     };
     config.check().map_err(|error| error.at(place))?;
     Ok(config)

@@ -5,6 +5,7 @@
 //! the file's size before it is used.
 
 pub mod chat_template;
+pub mod family;
 pub mod fields;
 pub mod names;
 
@@ -26,6 +27,7 @@ mod pth;
 pub mod random;
 pub mod safetensors;
 mod screen;
+mod stored;
 mod unread;
 
 use std::collections::BTreeMap;
@@ -40,6 +42,7 @@ use llama_trace_core::tensor::{Dtype, Dtypes, Tensor};
 
 pub use builtin::BuiltIn;
 pub use class::Class;
+pub use family::Family;
 pub use names::{LayerWeight, Naming, Weight};
 pub use screen::Notes;
 
@@ -225,7 +228,11 @@ impl Checkpoint {
     pub fn check_weights(&self) -> Result<()> {
         let layers = (0..self.config.layers)
             .flat_map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
-        let read = [Weight::Embedding].into_iter().chain(layers).chain([Weight::FinalNorm, Weight::Head]);
+        let read = [Weight::Embedding].into_iter().chain(layers).chain([
+            Weight::FinalNorm,
+            Weight::FinalNormBias,
+            Weight::Head,
+        ]);
         read.filter(|weight| weight.is_in(&self.config))
             .try_for_each(|weight| self.tensor(weight, &weight.shape(&self.config)).map(drop))
     }

@@ -1,7 +1,7 @@
 //! The names of the same weight in different checkpoint formats.
 
 use crate::files::printable;
-use llama_trace_core::config::ModelConfig;
+use llama_trace_core::config::{Activation, ModelConfig, QkWidth};
 
 /// A weight of a Llama, by its role. Matrices are (outputs, inputs), as in `torch.nn.Linear`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,8 +10,10 @@ pub enum Weight {
     Embedding,
     /// A weight of one layer.
     Layer(usize, LayerWeight),
-    /// The weight of the last RMSNorm (D).
+    /// The weight of the last norm (D).
     FinalNorm,
+    /// The bias of the last norm (D); only a LayerNorm has one.
+    FinalNormBias,
     /// The output head (V, D); absent if it is tied to the embedding table.
     Head,
 }
@@ -19,8 +21,12 @@ pub enum Weight {
 /// The weights of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerWeight {
-    /// Weight of the RMSNorm before attention (D).
+    /// Weight of the norm before attention (D).
     AttnNorm,
+    /// Bias of the norm before attention (D); only a LayerNorm has one.
+    AttnNormBias,
+    /// Weight of the norm after attention (D); in families with such a norm.
+    PostAttnNorm,
     /// Query projection (H·C, D).
     Wq,
     /// Key projection (G·C, D).
@@ -29,9 +35,9 @@ pub enum LayerWeight {
     Wv,
     /// Attention's output projection (D, H·C).
     Wo,
-    /// Weight of the RMSNorm over each head's query (C); Qwen3 only.
+    /// Weight of the norm of the queries: (C) for all heads, or (H·C).
     QNorm,
-    /// Weight of the RMSNorm over each head's key (C); Qwen3 only.
+    /// Weight of the norm of the keys: (C) for all heads, or (G·C).
     KNorm,
     /// Bias of the query projection (H·C).
     Bq,
@@ -41,8 +47,12 @@ pub enum LayerWeight {
     Bv,
     /// Bias of the output projection (D).
     Bo,
-    /// Weight of the RMSNorm before the feed-forward network (D).
+    /// Weight of the norm before the feed-forward network (D).
     FfnNorm,
+    /// Bias of the norm before the feed-forward network (D).
+    FfnNormBias,
+    /// Weight of the norm after the feed-forward network (D).
+    PostFfnNorm,
     /// Gate projection, w1 in Meta's code (F, D).
     W1,
     /// Down projection, w2 (D, F).
@@ -55,12 +65,15 @@ pub enum LayerWeight {
     B2,
     /// Bias of the up projection (F).
     B3,
+    /// The two learned numbers of xIELU (2): that for positive values, then that for negative ones, as they are stored.
+    Xielu,
 }
 
 impl LayerWeight {
     /// All of these weights.
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::AttnNorm,
+        Self::AttnNormBias,
         Self::Wq,
         Self::Wk,
         Self::Wv,
@@ -71,25 +84,32 @@ impl LayerWeight {
         Self::Bk,
         Self::Bv,
         Self::Bo,
+        Self::PostAttnNorm,
         Self::FfnNorm,
+        Self::FfnNormBias,
         Self::W1,
         Self::W2,
         Self::W3,
         Self::B1,
         Self::B2,
         Self::B3,
+        Self::PostFfnNorm,
+        Self::Xielu,
     ];
 }
+
+/// The names of weights of a layer, without the layer, that differ from those of Llama.
+pub type Renames = &'static [(LayerWeight, &'static str)];
 
 /// A naming convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// `model.layers.0.self_attn.q_proj.weight`: transformers.
-    HuggingFace,
+    /// `model.layers.0.self_attn.q_proj.weight`: transformers, with a family's own names.
+    HuggingFace(Renames),
     /// `layers.0.attention.wq.weight`: Meta's release. Also used for the arrays of llama2.c.
     Meta,
-    /// `blk.0.attn_q.weight`: GGUF.
-    Gguf,
+    /// `blk.0.attn_q.weight`: GGUF, with an architecture's own names.
+    Gguf(Renames),
 }
 
 impl Naming {
@@ -97,11 +117,13 @@ impl Naming {
     pub fn name(self, weight: Weight) -> String {
         use LayerWeight as L;
         match (self, weight) {
-            (Self::HuggingFace, Weight::Embedding) => "model.embed_tokens.weight".into(),
-            (Self::HuggingFace, Weight::FinalNorm) => "model.norm.weight".into(),
-            (Self::HuggingFace, Weight::Head) => "lm_head.weight".into(),
-            (Self::HuggingFace, Weight::Layer(layer, weight)) => {
+            (Self::HuggingFace(_), Weight::Embedding) => "model.embed_tokens.weight".into(),
+            (Self::HuggingFace(_), Weight::FinalNorm) => "model.norm.weight".into(),
+            (Self::HuggingFace(_), Weight::FinalNormBias) => "model.norm.bias".into(),
+            (Self::HuggingFace(_), Weight::Head) => "lm_head.weight".into(),
+            (Self::HuggingFace(renames), Weight::Layer(layer, weight)) => {
                 let rest = match weight {
+                    _ if let Some(own) = renamed(renames, weight) => own,
                     L::AttnNorm => "input_layernorm.weight",
                     L::Wq => "self_attn.q_proj.weight",
                     L::Wk => "self_attn.k_proj.weight",
@@ -120,11 +142,17 @@ impl Naming {
                     L::B1 => "mlp.gate_proj.bias",
                     L::B2 => "mlp.down_proj.bias",
                     L::B3 => "mlp.up_proj.bias",
+                    L::AttnNormBias => "input_layernorm.bias",
+                    L::PostAttnNorm => "post_self_attn_layernorm.weight",
+                    L::FfnNormBias => "post_attention_layernorm.bias",
+                    L::PostFfnNorm => "post_mlp_layernorm.weight",
+                    L::Xielu => "mlp.act_fn.alphas",
                 };
-                format!("model.layers.{layer}.{rest}")
+                self.in_layer(layer, rest)
             }
             (Self::Meta, Weight::Embedding) => "tok_embeddings.weight".into(),
             (Self::Meta, Weight::FinalNorm) => "norm.weight".into(),
+            (Self::Meta, Weight::FinalNormBias) => "norm.bias".into(),
             (Self::Meta, Weight::Head) => "output.weight".into(),
             (Self::Meta, Weight::Layer(layer, weight)) => {
                 let rest = match weight {
@@ -133,7 +161,12 @@ impl Naming {
                     L::Wk => "attention.wk.weight",
                     L::Wv => "attention.wv.weight",
                     L::Wo => "attention.wo.weight",
-                    // Meta has no such model; these names follow its pattern.
+                    // Meta has no such models; these names follow its pattern.
+                    L::AttnNormBias => "attention_norm.bias",
+                    L::PostAttnNorm => "attention_post_norm.weight",
+                    L::FfnNormBias => "ffn_norm.bias",
+                    L::PostFfnNorm => "ffn_post_norm.weight",
+                    L::Xielu => "feed_forward.xielu",
                     L::QNorm => "attention.q_norm.weight",
                     L::KNorm => "attention.k_norm.weight",
                     L::Bq => "attention.wq.bias",
@@ -148,13 +181,15 @@ impl Naming {
                     L::B2 => "feed_forward.w2.bias",
                     L::B3 => "feed_forward.w3.bias",
                 };
-                format!("layers.{layer}.{rest}")
+                self.in_layer(layer, rest)
             }
-            (Self::Gguf, Weight::Embedding) => "token_embd.weight".into(),
-            (Self::Gguf, Weight::FinalNorm) => "output_norm.weight".into(),
-            (Self::Gguf, Weight::Head) => "output.weight".into(),
-            (Self::Gguf, Weight::Layer(layer, weight)) => {
+            (Self::Gguf(_), Weight::Embedding) => "token_embd.weight".into(),
+            (Self::Gguf(_), Weight::FinalNorm) => "output_norm.weight".into(),
+            (Self::Gguf(_), Weight::FinalNormBias) => "output_norm.bias".into(),
+            (Self::Gguf(_), Weight::Head) => "output.weight".into(),
+            (Self::Gguf(renames), Weight::Layer(layer, weight)) => {
                 let rest = match weight {
+                    _ if let Some(own) = renamed(renames, weight) => own,
                     L::AttnNorm => "attn_norm.weight",
                     L::Wq => "attn_q.weight",
                     L::Wk => "attn_k.weight",
@@ -173,19 +208,38 @@ impl Naming {
                     L::B1 => "ffn_gate.bias",
                     L::B2 => "ffn_down.bias",
                     L::B3 => "ffn_up.bias",
+                    L::AttnNormBias => "attn_norm.bias",
+                    L::PostAttnNorm => "post_attention_norm.weight",
+                    L::FfnNormBias => "ffn_norm.bias",
+                    L::PostFfnNorm => "post_ffw_norm.weight",
+                    L::Xielu => "ffn_xielu",
                 };
-                format!("blk.{layer}.{rest}")
+                self.in_layer(layer, rest)
             }
         }
     }
 }
 
+/// The name of `weight` in `renames`.
+fn renamed(renames: Renames, weight: LayerWeight) -> Option<&'static str> {
+    renames.iter().find(|(renamed, _)| *renamed == weight).map(|(_, name)| *name)
+}
+
 impl Naming {
+    /// The name of a tensor of a layer, whose name in the layer is `rest`.
+    pub(super) fn in_layer(self, layer: usize, rest: &str) -> String {
+        match self {
+            Self::HuggingFace(_) => format!("model.layers.{layer}.{rest}"),
+            Self::Meta => format!("layers.{layer}.{rest}"),
+            Self::Gguf(_) => format!("blk.{layer}.{rest}"),
+        }
+    }
+
     /// The weight called `name` in this convention.
     pub(crate) fn weight(self, name: &str) -> Option<Weight> {
         let layer = name.split('.').find_map(|part| part.parse().ok());
         let in_layer = layer.map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
-        [Weight::Embedding, Weight::FinalNorm, Weight::Head]
+        [Weight::Embedding, Weight::FinalNorm, Weight::FinalNormBias, Weight::Head]
             .into_iter()
             .chain(in_layer.into_iter().flatten())
             .find(|&weight| self.name(weight) == name)
@@ -197,12 +251,24 @@ impl Weight {
     pub(super) fn is_in(self, config: &ModelConfig) -> bool {
         use LayerWeight as L;
         match self {
-            Self::Embedding | Self::FinalNorm | Self::Head => true,
+            Self::Embedding | Self::Head => true,
+            Self::FinalNorm => config.norm.weight,
+            Self::FinalNormBias => config.norm.bias,
             Self::Layer(layer, _) if layer >= config.layers => false,
+            Self::Layer(_, L::AttnNorm) => config.norm.weight && config.placement.before(),
+            Self::Layer(_, L::FfnNorm) => config.norm.weight && config.placement.before_ffn(),
+            Self::Layer(_, L::AttnNormBias) => config.norm.bias && config.placement.before(),
+            Self::Layer(_, L::FfnNormBias) => config.norm.bias && config.placement.before_ffn(),
+            Self::Layer(_, L::PostAttnNorm | L::PostFfnNorm) => {
+                config.norm.weight && config.placement.after()
+            }
+            Self::Layer(_, L::Xielu) => config.activation == Activation::Xielu,
+            Self::Layer(_, L::W1) => !config.ungated,
+            Self::Layer(_, L::B1) => config.mlp_bias && !config.ungated,
             Self::Layer(_, L::Bq | L::Bk | L::Bv) => config.qkv_bias,
             Self::Layer(_, L::Bo) => config.output_bias,
-            Self::Layer(_, L::B1 | L::B2 | L::B3) => config.mlp_bias,
-            Self::Layer(_, L::QNorm | L::KNorm) => config.qk_norm,
+            Self::Layer(_, L::B2 | L::B3) => config.mlp_bias,
+            Self::Layer(_, L::QNorm | L::KNorm) => config.qk_norm && config.qk_norm_form.weight,
             Self::Layer(..) => true,
         }
     }
@@ -214,13 +280,17 @@ impl Weight {
         let (q, kv) = (config.q_dim(), config.kv_dim());
         match self {
             Self::Embedding | Self::Head => vec![v, d],
-            Self::FinalNorm => vec![d],
+            Self::FinalNorm | Self::FinalNormBias => vec![d],
             Self::Layer(_, weight) => match weight {
-                L::AttnNorm | L::FfnNorm | L::Bo | L::B2 => vec![d],
+                L::AttnNorm | L::AttnNormBias | L::PostAttnNorm | L::Bo => vec![d],
+                L::FfnNorm | L::FfnNormBias | L::PostFfnNorm | L::B2 => vec![d],
                 L::Wq => vec![q, d],
                 L::Wk | L::Wv => vec![kv, d],
                 L::Wo => vec![d, q],
-                L::QNorm | L::KNorm => vec![config.head_dim],
+                L::QNorm | L::KNorm if config.qk_norm_form.width == QkWidth::Head => vec![config.head_dim],
+                L::QNorm => vec![q],
+                L::KNorm => vec![kv],
+                L::Xielu => vec![2],
                 L::Bq => vec![q],
                 L::Bk | L::Bv => vec![kv],
                 L::W1 | L::W3 => vec![f, d],
@@ -234,22 +304,28 @@ impl Weight {
     pub fn describe(self) -> String {
         match self {
             Self::Embedding => "the embedding table (vocabulary × dim)".into(),
-            Self::FinalNorm => "the last RMSNorm's weight (dim)".into(),
+            Self::FinalNorm => "the last norm's weight (dim)".into(),
+            Self::FinalNormBias => "the last norm's bias (dim)".into(),
             Self::Head => "the output head (vocabulary × dim)".into(),
             Self::Layer(layer, weight) => {
                 let what = match weight {
-                    LayerWeight::AttnNorm => "RMSNorm weight before attention (dim)",
+                    LayerWeight::AttnNorm => "norm weight before attention (dim)",
                     LayerWeight::Wq => "query projection (heads·head_dim × dim)",
                     LayerWeight::Wk => "key projection (kv_heads·head_dim × dim)",
                     LayerWeight::Wv => "value projection (kv_heads·head_dim × dim)",
                     LayerWeight::Wo => "attention output projection (dim × heads·head_dim)",
-                    LayerWeight::QNorm => "query norm weight (head_dim)",
-                    LayerWeight::KNorm => "key norm weight (head_dim)",
+                    LayerWeight::QNorm => "query norm weight",
+                    LayerWeight::KNorm => "key norm weight",
                     LayerWeight::Bq => "query bias (heads·head_dim)",
                     LayerWeight::Bk => "key bias (kv_heads·head_dim)",
                     LayerWeight::Bv => "value bias (kv_heads·head_dim)",
                     LayerWeight::Bo => "attention output bias (dim)",
-                    LayerWeight::FfnNorm => "RMSNorm weight before the feed-forward network (dim)",
+                    LayerWeight::FfnNorm => "norm weight before the feed-forward network (dim)",
+                    LayerWeight::AttnNormBias => "norm bias before attention (dim)",
+                    LayerWeight::PostAttnNorm => "norm weight after attention (dim)",
+                    LayerWeight::FfnNormBias => "norm bias before the feed-forward network (dim)",
+                    LayerWeight::PostFfnNorm => "norm weight after the feed-forward network (dim)",
+                    LayerWeight::Xielu => "pair of xIELU's numbers (2)",
                     LayerWeight::W1 => "gate projection (ffn_dim × dim)",
                     LayerWeight::W2 => "down projection (dim × ffn_dim)",
                     LayerWeight::W3 => "up projection (ffn_dim × dim)",
@@ -278,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_name_leads_back_to_its_weight() {
-        for naming in [Naming::Meta, Naming::HuggingFace] {
+        for naming in [Naming::Meta, Naming::HuggingFace(&[]), Naming::Gguf(&[])] {
             let in_layer = LayerWeight::ALL.map(|weight| Weight::Layer(17, weight));
             for weight in in_layer.into_iter().chain([Weight::Embedding, Weight::FinalNorm, Weight::Head]) {
                 assert_eq!(naming.weight(&naming.name(weight)), Some(weight));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::names::{LayerWeight as L, Naming, Weight};
 use super::{Checkpoint, Format, Notes};
-use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::tensor::{Bytes, Noise};
@@ -86,23 +86,13 @@ pub fn checkpoint(name: &str, weights: impl Into<Weights>) -> Result<Checkpoint>
     let config = ModelConfig {
         dim,
         layers,
-        heads,
-        kv_heads,
-        head_dim: dim / heads,
         ffn_dim,
         vocab,
         context: if name.starts_with("llama-3") { 131_072 } else { 8192 },
         norm_eps: 1e-5,
         rope_theta: 500_000.0,
-        rope_scaling: RopeScaling::None,
-        pairing: Pairing::Halves,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
         tied,
+        ..ModelConfig::of_heads(heads, kv_heads, dim / heads)
     };
     let weights = weights.into();
     // The rows of all matrices have one of these widths.
@@ -116,37 +106,25 @@ pub fn checkpoint(name: &str, weights: impl Into<Weights>) -> Result<Checkpoint>
     Ok(of_config(name, config, weights))
 }
 
-/// Random weights of number types `weights` for `config`, without biases and without QK norms. They are generated when
+/// Random weights of number types `weights` for `config`. They are generated when
 /// they are first read ([`make`]), or by the device.
 ///
 /// # Panics
 /// Panics if a row does not consist of whole blocks.
 pub fn of_config(name: &str, config: ModelConfig, weights: impl Into<Weights>) -> Checkpoint {
     let weights = weights.into();
-    let ModelConfig { dim, layers, ffn_dim, vocab, tied, .. } = config;
+    let ModelConfig { layers, tied, .. } = config;
     let mut seed = 1;
     let mut tensors = BTreeMap::new();
     let mut add = |weight, shape: &[usize]| {
         let dtype = if shape.len() == 2 { weights.matrix(weight, &config) } else { weights.vector() };
         tensors.insert(Naming::Meta.name(weight), tensor(dtype, shape, DEFAULT_GROUP, &mut seed));
     };
-    let (q, kv) = (config.q_dim(), config.kv_dim());
-    add(Weight::Embedding, &[vocab, dim]);
-    for layer in 0..layers {
-        let layer = |weight| Weight::Layer(layer, weight);
-        add(layer(L::AttnNorm), &[dim]);
-        add(layer(L::Wq), &[q, dim]);
-        add(layer(L::Wk), &[kv, dim]);
-        add(layer(L::Wv), &[kv, dim]);
-        add(layer(L::Wo), &[dim, q]);
-        add(layer(L::FfnNorm), &[dim]);
-        add(layer(L::W1), &[ffn_dim, dim]);
-        add(layer(L::W2), &[dim, ffn_dim]);
-        add(layer(L::W3), &[ffn_dim, dim]);
-    }
-    add(Weight::FinalNorm, &[dim]);
-    if !tied {
-        add(Weight::Head, &[vocab, dim]);
+    let layers = (0..layers).flat_map(|layer| L::ALL.map(|weight| Weight::Layer(layer, weight)));
+    let before = [Weight::Embedding].into_iter().chain(layers);
+    let all = before.chain([Weight::FinalNorm, Weight::FinalNormBias]).chain((!tied).then_some(Weight::Head));
+    for weight in all.filter(|weight| weight.is_in(&config)) {
+        add(weight, &weight.shape(&config));
     }
     Checkpoint {
         name: name.into(),

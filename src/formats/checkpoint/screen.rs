@@ -26,6 +26,8 @@ pub struct Notes {
     pub rounded: Vec<String>,
     /// The model's class in config.json, if it is not a language model.
     pub class: Option<Class>,
+    /// The `model_type` of a model that also reads images, if only its text model is opened.
+    pub text_model_of: Option<String>,
 }
 
 impl Notes {
@@ -45,7 +47,10 @@ impl Notes {
             .class
             .iter()
             .map(|class| format!("the model was saved as {class}; logits here are those of the next token"));
-        class.chain(lines).collect()
+        let text_model = self.text_model_of.iter().map(|kind| {
+            format!("the model also reads images ({}); only its text model is opened", printable(kind))
+        });
+        text_model.chain(class).chain(lines).collect()
     }
 }
 
@@ -80,11 +85,7 @@ impl<'a> Screen<'a> {
     /// Returns [`Error::Usage`] if there is no such field.
     pub(super) fn take_out(&mut self, object: &mut Map<String, Value>) -> Result<()> {
         for name in self.ignore {
-            let inner = |object: &mut Map<String, Value>| {
-                let (outer, inner) = name.split_once('.')?;
-                object.get_mut(outer)?.as_object_mut()?.shift_remove(inner)
-            };
-            if object.shift_remove(name).is_none() && inner(object).is_none() {
+            if !remove(object, name) {
                 let names = || object.iter().flat_map(|(name, value)| with_inner(name, value));
                 return Err(self.no_such_field(name, names()));
             }
@@ -119,7 +120,7 @@ impl<'a> Screen<'a> {
     /// # Errors
     /// Returns [`Error::Usage`] if the field never changes anything, or if it is required.
     pub(super) fn check_ignored(&self, sources: &[Source], name: &str, field: &str) -> Result<()> {
-        let (expected, found) = match fields::find(sources, field).map(|row| row.rule) {
+        let (expected, found) = match fields::find(sources, field).map(|found| found.rule) {
             Some(Rule::Harmless) => {
                 ("a field that changes what the model computes", "a field that does not change it")
             }
@@ -147,7 +148,7 @@ impl<'a> Screen<'a> {
     ) -> Result<()> {
         for (name, value) in fields {
             let full = || format!("{prefix}{name}");
-            let Some(row) = fields::find(sources, name) else {
+            let Some(treatment) = fields::find(sources, name) else {
                 if fields::is_neutral(value, &[]) {
                     continue;
                 }
@@ -159,14 +160,16 @@ impl<'a> Screen<'a> {
                 self.notes.unknown.push(full());
                 continue;
             };
-            if value.is_null() && row.null == Null::Fails {
+            if value.is_null() && treatment.null == Null::Fails {
                 let expected = "a value; null does not stand for the default";
                 return Err(self.refused(&full(), expected, value));
             }
-            match row.rule {
+            match treatment.rule {
                 Rule::Obeyed | Rule::Harmless => {}
                 Rule::Refused(neutral) if fields::is_neutral(value, neutral) => {}
-                Rule::Refused(_) => return Err(self.refused(&full(), &fields::expected(row, name), value)),
+                Rule::Refused(_) => {
+                    return Err(self.refused(&full(), &fields::expected(treatment, name), value));
+                }
                 Rule::Storage if value.is_null() => {}
                 Rule::Storage => return Err(self.stored_otherwise(&full(), value)),
             }
@@ -196,8 +199,18 @@ impl<'a> Screen<'a> {
     }
 }
 
+/// Removes the field `name`, which may be in an inner object: `outer.name`. Returns whether there was one.
+fn remove(object: &mut Map<String, Value>, name: &str) -> bool {
+    let inner = |object: &mut Map<String, Value>| {
+        let (outer, inner) = name.split_once('.')?;
+        object.get_mut(outer)?.as_object_mut().map(|object| remove(object, inner))
+    };
+    object.shift_remove(name).is_some() || inner(object) == Some(true)
+}
+
 /// A field's name, and the names of the fields inside it.
 fn with_inner(name: &str, value: &Value) -> Vec<String> {
-    let inner = value.as_object().into_iter().flatten().map(|(inner, _)| format!("{name}.{inner}"));
+    let inner = value.as_object().into_iter().flatten();
+    let inner = inner.flat_map(|(inner, value)| with_inner(&format!("{name}.{inner}"), value));
     [name.to_owned()].into_iter().chain(inner).collect()
 }

@@ -88,9 +88,9 @@ fn is_whole(contents: &Contents, naming: Naming, config: &ModelConfig) -> bool {
 /// additional head.
 fn is_outside(name: &str, naming: Naming, config: &ModelConfig) -> bool {
     let (layers, parts): (_, &[&str]) = match naming {
-        Naming::HuggingFace => ("model.layers.", &["model.", "lm_head."]),
+        Naming::HuggingFace(_) => ("model.layers.", &["model.", "lm_head."]),
         Naming::Meta => ("layers.", &["tok_embeddings.", "layers.", "norm.", "output."]),
-        Naming::Gguf => ("blk.", &[""]),
+        Naming::Gguf(_) => ("blk.", &[""]),
     };
     let layer = name.strip_prefix(layers).and_then(|rest| rest.split('.').next());
     match layer.map(str::parse::<usize>) {

@@ -12,7 +12,7 @@ use super::stages::{self, Frames};
 use super::{AGAIN, Check, Runs, SAMPLING};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::explain::{Cell, Place, Rules};
-use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::stage::{Input, Section};
 use llama_trace_core::trace::{Frame, PassDims, Recorder, Select, Site, Stage, Values};
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::{derive, is_derived};
@@ -92,9 +92,12 @@ impl FrameChecker<'_, '_> {
         let rows = self.rules.sizes().rows(site.stage.axes(), self.dims);
         self.hashes.add(site, 0..rows, frame.values());
         self.frames.insert(site, Arc::new(frame));
+        let (sizes, dims) = (*self.rules.sizes(), self.dims);
+        let in_layer = |stage: &&Stage| stage.in_layer() && stage.present_in(&sizes, dims, Some(0));
+        let first = Stage::ALL.iter().find(in_layer).copied();
         let whole = match (site.stage, site.layer) {
             // All stages before the layers are complete.
-            (Stage::AttnNorm, Some(0)) => Section::Start,
+            (stage, Some(0)) if Some(stage) == first => Section::Start,
             (Stage::FfnResidual, _) => Section::Layer,
             (Stage::Sampled, _) => Section::End,
             _ => return,
@@ -129,10 +132,19 @@ impl FrameChecker<'_, '_> {
             self.count(site);
         }
         self.kernels.see(&self.rules, self.dims, &sites, &self.frames)?;
-        let dims = self.dims;
+        let (dims, sizes) = (self.dims, *self.rules.sizes());
+        // The stage whose rows the cache holds as keys.
+        let cached = |site: Site| match site.layer.map(|_| site.other(Stage::CacheK).inputs(&sizes, dims)) {
+            Some(inputs) => inputs.first().and_then(|input| match input {
+                Input::Stage(stage) => Some(*stage),
+                _ => None,
+            }),
+            None => None,
+        };
         self.frames.retain(|site, _| match part {
             // Later passes read these from the cache.
-            _ if matches!(site.stage, Stage::XkRope | Stage::Xv) => true,
+            _ if site.stage == Stage::Xv => true,
+            _ if cached(*site) == Some(site.stage) => true,
             Section::Start => true,
             Section::Layer => {
                 let goes_on = site.layer == layer && site.stage == Stage::FfnResidual;

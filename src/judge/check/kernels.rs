@@ -12,9 +12,11 @@ use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Cell, Exact, Place, Rules};
 use llama_trace_core::ops;
+use llama_trace_core::trace::stage::Op;
 use llama_trace_core::trace::{Frame, PassDims, Site, Stage};
 use llama_trace_engine::backend::{
     AttentionShape, Backend, Buffer, Input, NoSink, Operation, Pass, PassRows, REORDER_TOLERANCE, Span,
+    Vector,
 };
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::{derive, values};
@@ -56,10 +58,10 @@ impl<'m> Kernels<'m> {
         for &site in sites {
             self.model.backend.stop().check()?;
             let Some(of) = rules.of(site) else { continue };
-            match (site.stage, of.matrix(), of.weights().0) {
+            match (site.stage, of.matrix()) {
                 (Stage::Embedding, ..) => {}
-                (_, Some(matrix), _) => self.products(rules, dims, site, matrix, frames)?,
-                (_, None, Some(weight)) => self.norm(rules, site, weight, frames)?,
+                (_, Some(matrix)) => self.products(rules, dims, site, matrix, frames)?,
+                (stage, None) if stage.info().op == Op::RmsNorm => self.norm(rules, site, frames)?,
                 (Stage::AttnHeads, ..) => self.attention(rules, dims, site, frames)?,
                 (Stage::FfnSilu, ..) => self.silu(rules, site, frames)?,
                 (stage, ..) if stage.is_int8() || stage.is_scale() => self.int8(rules, dims, site, frames)?,
@@ -103,38 +105,45 @@ impl<'m> Kernels<'m> {
         Ok(())
     }
 
-    /// Checks an RMSNorm over the model's width or over a head's.
-    fn norm(&mut self, rules: &Rules, site: Site, weight: Place, frames: &Frames) -> Result<()> {
-        let Place::Weight(layer, weight) = weight else { return Ok(()) };
-        let (Some(vector), Some(x)) = (self.model.vector(layer, weight), input(rules, site, frames)) else {
+    /// Checks a norm over the model's width, over a head's or over that of all heads.
+    fn norm(&mut self, rules: &Rules, site: Site, frames: &Frames) -> Result<()> {
+        let (Some(norm), Some(x)) = (self.model.norm(site), input(rules, site, frames)) else {
             return Ok(());
         };
         let (x, precision) = (values(x), self.model.backend.precision());
-        let eps = self.model.config.norm_eps;
-        let mut weights = Vec::new();
-        self.model.backend.read_vector(vector, &mut |values| {
-            weights.extend_from_slice(values);
-            Ok(())
-        })?;
-        let rows = x.len() / weights.len();
+        let numbers = |vector: &Vector| {
+            let mut numbers = Vec::new();
+            self.model.backend.read_vector(vector, &mut |values| {
+                numbers.extend_from_slice(values);
+                Ok(())
+            })?;
+            Result::Ok(numbers)
+        };
+        let (weights, bias) = (numbers(&norm.weight)?, norm.bias.as_ref().map(numbers).transpose()?);
+        let (form, width) = (norm.form(), norm.width());
         let plain = |arithmetic: Arithmetic| {
             let mut plain = vec![0.0; x.len()];
-            for (x, out) in x.chunks_exact(weights.len()).zip(plain.chunks_exact_mut(weights.len())) {
-                arithmetic.rms_norm(x, &weights, eps, precision, out);
+            let rows = x.chunks_exact(width).zip(plain.chunks_exact_mut(width));
+            for ((x, out), weight) in rows.zip(weights.chunks_exact(width).cycle()) {
+                let rms_norm = |x: &[f32], weight: &[f32], eps, precision, out: &mut [f32]| {
+                    arithmetic.rms_norm(x, weight, eps, precision, out);
+                };
+                ops::norm::norm(form, rms_norm, x, (weight, bias.as_deref()), precision, out);
             }
             Ok(plain)
         };
         self.each(rules, site, plain, |backend| {
             let mut out = backend.buffer(x.len())?;
-            backend.rms_norm(&written(backend, x)?, vector, eps, rows, &mut out)?;
+            norm.apply(backend, &written(backend, x)?, (x.len() / width, width), &mut out)?;
             read(backend, &out, x.len())
         })
     }
 
     /// Checks attention, from the queries and the cache to the outputs of the heads.
     fn attention(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
+        let queries = rules.sizes().queries(site.layer.unwrap_or(0));
         let [q, keys, cached] =
-            [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
+            [queries, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
         let (Some(q), Some(keys), Some(cached)) = (q, keys, cached) else { return Ok(()) };
         let (sizes, stop) = (*rules.sizes(), self.model.backend.stop().clone());
         let precision = self.model.backend.precision();
@@ -142,7 +151,8 @@ impl<'m> Kernels<'m> {
         // stages.
         let plain = |arithmetic: Arithmetic| {
             let mut made: Frames = [q, keys, cached].map(|frame| (frame.site, Arc::clone(frame))).into();
-            for stage in [Stage::Qk, Stage::Scores, Stage::Softmax, Stage::AttnHeads] {
+            let stages = [Stage::Qk, Stage::Scores, Stage::CappedScores, Stage::Softmax, Stage::AttnHeads];
+            for stage in stages.into_iter().filter(|stage| stage.present(&sizes, dims)) {
                 let mut input = |site: Site| {
                     let frame = made.get(&site).map(Arc::clone);
                     Ok(frame.unwrap_or_else(|| {
@@ -155,10 +165,8 @@ impl<'m> Kernels<'m> {
             }
             Ok(values(&made[&site]).to_vec())
         };
-        let (heads, kv_heads, head_dim) = (sizes.heads, sizes.kv_heads, sizes.head_dim);
-        let window = site.layer.and_then(|layer| sizes.window_of(layer));
-        let shape = AttentionShape { heads, kv_heads, head_dim, window };
-        let (q, row) = (values(q), kv_heads * head_dim);
+        let shape = AttentionShape::of(&self.model.config, site.layer.unwrap_or(0));
+        let (q, row) = (values(q), sizes.kv_heads * sizes.head_dim);
         let keeps = |backend: &dyn Backend| backend.bit_exact(Operation::Attention);
         self.each_in_order(rules, site, plain, keeps, |backend| {
             let all =
@@ -363,8 +371,8 @@ fn input<'a>(rules: &Rules, site: Site, frames: &'a Frames) -> Option<&'a Frame>
 /// The input of a product before it is quantised.
 fn activations(rules: &Rules, site: Site, frames: &Frames) -> Option<Arc<Frame>> {
     let first = *rules.sources(site).first()?;
-    let stage = if first.stage.is_int8() { first.stage.info().instead? } else { first.stage };
-    frames.get(&first.other(stage)).map(Arc::clone)
+    let input = if first.stage.is_int8() { *rules.sources(first).first()? } else { first };
+    frames.get(&input).map(Arc::clone)
 }
 
 /// A buffer with these values.

@@ -199,7 +199,7 @@ pub(super) fn setting(a: &Map<String, Value>, b: &Map<String, Value>) -> Option<
     // Without a window, it does not matter from which layer on the window applies. Whether the head is tied shows in
     // the logits.
     let idle = |name: &str| {
-        ["context", "tied"].contains(&name) || (name == "window_from" && !has_window(a) && !has_window(b))
+        ["context", "tied"].contains(&name) || (name == "window_layers" && !has_window(a) && !has_window(b))
     };
     // A float32 and its decimal digits are the same setting.
     let same = |a: &Value, b: &Value| match (a.as_f64(), b.as_f64()) {

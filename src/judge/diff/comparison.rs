@@ -327,7 +327,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
 
     /// A's counterpart of a stage that the pass does not have.
     fn stands_for(&self, site: Site, dims: PassDims) -> Option<Site> {
-        let instead = site.stage.info().instead.filter(|_| !site.stage.present(&self.sizes, dims));
+        let instead = site.stage.info().instead.filter(|_| !site.present(&self.sizes, dims));
         instead.map(|stage| site.other(stage))
     }
 
@@ -339,7 +339,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             return Ok(());
         }
         let absent = |about: &About| {
-            let lacks = |card: &ModelCard| !site.stage.present(&card.sizes(), dims);
+            let lacks = |card: &ModelCard| !site.present(&card.sizes(), dims);
             stands.is_none() && about.card.as_ref().is_some_and(lacks)
         };
         if self.judge.streams() && stands.is_none() && !absent(self.a.about()) && !absent(self.b.about()) {
@@ -612,7 +612,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let dims =
             |number: usize| self.a.about().passes.iter().map(|pass| pass.dims).find(|it| it.pass == number);
         let Some(own) = dims(site.pass) else { return Vec::new() };
-        let inputs = site.stage.inputs(&self.sizes, own).into_iter();
+        let inputs = site.inputs(&self.sizes, own).into_iter();
         let mut sources: Vec<Site> = inputs.filter_map(|input| site.input(input, &self.sizes)).collect();
         let before = site.pass.checked_sub(1).and_then(dims);
         if let (Some(before), Stage::CacheK | Stage::CacheV) = (before, site.stage) {

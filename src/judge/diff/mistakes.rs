@@ -18,7 +18,7 @@ mod whole;
 
 use super::bench::{Exactly, Otherwise};
 use crate::check::{Change, Nothing};
-use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::config::{LayerSet, ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace_core::trace::{Frame, ModelCard, Op, PassDims, Site, Stage};
 pub(super) use whole::Operands;
 
@@ -48,7 +48,7 @@ impl Known {
 }
 
 /// The mistakes, by name.
-const KNOWN: [Known; 79] = [
+const KNOWN: [Known; 81] = [
     Known::new("rope_pairing", "you paired other components for RoPE: {form}"),
     Known::new("rope_theta", "you used another θ: {form}"),
     Known::new("rope_scaling", "you scaled RoPE's frequencies by another rule: {form}"),
@@ -57,6 +57,7 @@ const KNOWN: [Known; 79] = [
     Known::new("position_offset", "you used other positions: {form}"),
     Known::new("norm_eps", "you used another ε: {form}"),
     Known::new("norm_weight_plus_one", "you multiplied by 1 + weight, not by the weight"),
+    Known::new("norm_weight_as_stored", "you multiplied by the stored number w, not by 1 + w"),
     Known::new("norm_weight_missing", "you did not multiply by the weight"),
     Known::new("norm_missing", "you did not normalise: the result is the input"),
     Known::new("norm_weights_swapped", "you used the weight of the other norm: {form}"),
@@ -84,6 +85,7 @@ const KNOWN: [Known; 79] = [
     Known::new("quantized_activations", "you rounded the inputs of products to int8: {form}"),
     Known::new("embedding_scale", "you multiplied the embeddings: {form}"),
     Known::new("softcap", "you bounded the values by c · tanh(x / c): {form}"),
+    Known::new("softcap_late", "you applied the soft cap after the mask, so that no key is hidden"),
     Known::new("f16_rounding", "you computed in float16: {form}"),
     Known::new("wrong_axis", "you computed along another axis: {form}"),
     Known::new("eps_place", "you added ε in another place than to the mean of the squares: {form}"),
@@ -297,8 +299,11 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         config.rope_scaling = RopeScaling::None;
     });
     let own = match card.config.rope_scaling {
-        RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),
-        RopeScaling::None | RopeScaling::Divisors(_) => None,
+        RopeScaling::Linear { factor }
+        | RopeScaling::Llama3 { factor, .. }
+        | RopeScaling::Yarn { factor, .. }
+        | RopeScaling::Dynamic { factor, .. } => Some(factor),
+        RopeScaling::None | RopeScaling::LongRope { .. } | RopeScaling::Divisors(_) => None,
     };
     // The band of frequencies and the context of Llama 3's scaling: common ones, and this model's.
     let mut between: Vec<_> = [8192, 4096, 2048].map(|context| (1.0, 4.0, context)).into();
@@ -336,7 +341,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     for window in [None].into_iter().chain(around.chain(shown).map(Some)) {
         let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
         add("window", form, stages(SEEING), &[Stage::Mask, Stage::MaskedScores], &|config| {
-            (config.window, config.window_from) = (window, 0);
+            (config.window, config.window_layers) = (window, LayerSet::ALL);
         });
     }
     let mut rounded = Mistake::of("bf16_rounding", "results", Stage::ALL, Nothing);

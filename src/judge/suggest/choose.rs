@@ -393,7 +393,7 @@ fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
     let mut sources = HashSet::new();
     while let Some(site) = open.pop() {
         let Some(dims) = passes.iter().find(|dims| dims.pass == site.pass) else { continue };
-        let inputs = site.stage.inputs(&fits.sizes, *dims).into_iter();
+        let inputs = site.inputs(&fits.sizes, *dims).into_iter();
         let is_exact = led[&site] && site.stage.info().op != Op::RmsNorm;
         for source in inputs.filter_map(|input| site.input(input, &fits.sizes)) {
             sources.insert(source);

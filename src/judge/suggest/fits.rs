@@ -277,7 +277,7 @@ impl<'f> Fits<'f> {
     /// weight, or without a weight.
     fn is_normed(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let input = self.dims(site).and_then(|dims| {
-            let input = site.stage.inputs(&self.sizes, dims).into_iter().next()?;
+            let input = site.inputs(&self.sizes, dims).into_iter().next()?;
             self.frames.get(&site.input(input, &self.sizes)?)
         });
         let (Some(input), Some(of_a)) = (input, self.frames.get(&site)) else { return false };

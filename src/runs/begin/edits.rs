@@ -307,9 +307,8 @@ fn of_trace(source: &mut dyn Source, sequence: Option<usize>, sites: &Wanted) ->
 /// The pass of `site` in a run with the passes `ran`. `None` if there is no such pass and no edit names it.
 fn dims_of(site: Site, named: bool, sizes: &Sizes, ran: &[PassDims]) -> Result<Option<PassDims>> {
     let pass = ran.get(site.pass).copied();
-    let there = |dims: &PassDims| {
-        site.stage.present(sizes, *dims) && site.layer.is_none_or(|layer| layer < sizes.layers)
-    };
+    let there =
+        |dims: &PassDims| site.present(sizes, *dims) && site.layer.is_none_or(|layer| layer < sizes.layers);
     match pass {
         Some(dims) if there(&dims) => Ok(Some(dims)),
         None if !named => Ok(None),

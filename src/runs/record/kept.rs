@@ -70,7 +70,7 @@ pub trait Kept: Send + Sync {
     fn dims(&self, site: Site) -> Option<PassDims> {
         let sizes = self.card().sizes();
         let dims = self.passes(site.run, site.sequence).get(site.pass)?.dims;
-        let there = site.stage.present(&sizes, dims)
+        let there = site.present(&sizes, dims)
             && site.stage.in_layer() == site.layer.is_some()
             && site.layer.is_none_or(|layer| layer < sizes.layers);
         there.then_some(dims)

@@ -158,7 +158,7 @@ impl Layout {
                 places().map(move |(layer, stage)| Key { course, part, layer, stage })
             })
         });
-        keys.filter(|key| self.rows(*key) > 0)
+        keys.filter(|key| self.is_in_layer(*key) && self.rows(*key) > 0)
     }
 
     /// The tensor of `site`.
@@ -175,6 +175,12 @@ impl Layout {
             None => Range { from: 0, to: group.dims.len() },
         };
         (group, range)
+    }
+
+    /// Whether the layer of the tensor has the stage, in a model whose layers differ.
+    fn is_in_layer(&self, key: Key) -> bool {
+        let dims = PassDims { tokens: 2, ..PassDims::default() };
+        key.stage.present_in(&self.sizes, dims, key.layer) || !key.stage.present(&self.sizes, dims)
     }
 
     /// The number of passes in the tensor, which is also its number of rows in the tables.
@@ -201,7 +207,7 @@ impl Layout {
     /// there is no such site.
     pub fn place(&self, site: Site) -> Option<(usize, usize)> {
         let (group, at) = self.at(site.sequence, site.pass)?;
-        if !site.stage.present(&self.sizes, group.dims[at]) {
+        if !site.present(&self.sizes, group.dims[at]) {
             return None;
         }
         let (_, range) = self.group(self.key(site));

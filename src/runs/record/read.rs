@@ -162,7 +162,7 @@ impl Trace {
         let sizes = self.plan.layout.sizes();
         let own = self.own(site)?;
         let dims = self.plan.layout.dims(own.sequence, own.pass)?;
-        let there = site.stage.present(sizes, dims)
+        let there = site.present(sizes, dims)
             && site.stage.in_layer() == site.layer.is_some()
             && site.layer.is_none_or(|layer| layer < sizes.layers);
         there.then_some(dims)

@@ -10,8 +10,8 @@ use ndarray::{ArrayD, IxDyn};
 use llama_trace_core::config::{Arithmetic, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops;
-use llama_trace_core::ops::attention::{kv_head, mask, scale, softmax_visible, visible};
-use llama_trace_core::ops::elementwise::{add, mul};
+use llama_trace_core::ops::attention::{kv_head, mask, scale_by, softmax_visible};
+use llama_trace_core::ops::elementwise::{add, add_scaled, cap, mul};
 use llama_trace_core::ops::round;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::trace::stage::{Input, Op, Section, StageInfo};
@@ -36,7 +36,7 @@ pub fn is_derived(backend: &dyn Backend, stage: Stage) -> bool {
     let StageInfo { op, derived_from: Some(_), .. } = stage.info() else { return false };
     let operation = match op {
         Op::Quantize => Operation::Prepare,
-        Op::QueryKey | Op::Scale | Op::AddMask | Op::Softmax | Op::Mix => Operation::Attention,
+        Op::QueryKey | Op::Scale | Op::Cap | Op::AddMask | Op::Softmax | Op::Mix => Operation::Attention,
         Op::Silu => Operation::Silu,
         Op::Mul => Operation::Mul,
         Op::Add => Operation::Add,
@@ -139,7 +139,7 @@ pub fn derive_rows(
     if *op == Op::Quantize {
         return quantize(site, rows, sizes, dims, stop, input);
     }
-    let source = |number: usize| match from[number] {
+    let source = |number: usize| match from[number].in_layer(sizes, dims, site.layer) {
         Input::Stage(stage) => site.other(stage),
         Input::LayerInput => site.layer_input(),
         Input::Positions => unreachable!("positions are not a stage"),
@@ -151,8 +151,8 @@ pub fn derive_rows(
     let mut out = vec![0.0; rows.len() * width];
     // The keys visible to row t. For a stage outside the layers, these are the keys visible in the layers with a
     // window.
-    let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
-    let seen = |t: usize| visible(dims.start + t, window);
+    let sees = sizes.sees(site.layer);
+    let seen = |t: usize| sees.keys(dims.start + t);
     let each = |out: &mut [f32], row: &mut dyn FnMut(usize, &mut [f32]) -> Result<()>| {
         for (i, out) in rows.clone().zip(out.chunks_exact_mut(width)) {
             stop.check()?;
@@ -184,10 +184,13 @@ pub fn derive_rows(
                 Ok(())
             })?;
         }
-        Op::Scale | Op::AddMask | Op::Softmax => {
+        Op::Scale | Op::Cap | Op::AddMask | Op::Softmax => {
             out.copy_from_slice(input(source(0), rows.clone())?.floats(rows.clone()));
             if *op == Op::Scale {
-                scale(&mut out, c);
+                scale_by(&mut out, c, sizes.score_scale);
+            } else if *op == Op::Cap {
+                let at = if site.layer.is_some() { sizes.score_cap } else { sizes.logit_cap };
+                cap(at.unwrap_or(f32::INFINITY), precision, &mut out);
             } else {
                 each(&mut out, &mut |i, row| {
                     match op {
@@ -217,8 +220,12 @@ pub fn derive_rows(
         }
         Op::Mul | Op::Add => {
             let (a, b) = (input(source(0), rows.clone())?, input(source(1), rows.clone())?);
-            let fold = if *op == Op::Mul { mul } else { add };
-            fold(a.floats(rows.clone()), b.floats(rows.clone()), &mut out);
+            let (a, b) = (a.floats(rows.clone()), b.floats(rows.clone()));
+            match op {
+                Op::Mul => mul(a, b, &mut out),
+                _ if sizes.residual == 1.0 => add(a, b, &mut out),
+                _ => add_scaled(a, b, sizes.residual, precision, &mut out),
+            }
         }
         _ => unreachable!("{} is not derived from {} stages", site.stage, from.len()),
     }
@@ -242,14 +249,15 @@ fn quantize(
     stop: &Stop,
     input: &mut dyn FnMut(Site, Range<usize>) -> Result<Rows>,
 ) -> Result<Frame> {
-    let (Some(group), [Input::Stage(x)]) = (sizes.group, site.stage.info().inputs) else {
+    let x = site.inputs(sizes, dims).first().and_then(|input| site.input(*input, sizes));
+    let (Some(group), Some(x_site)) = (sizes.group, x) else {
         return Err(Error::usage(format!("there is no {site} in this run")));
     };
     let of_token = |stage: Stage| sizes.rows(stage.axes(), dims) / dims.tokens;
-    let (own, from) = (of_token(site.stage), of_token(*x));
+    let (own, from) = (of_token(site.stage), of_token(x_site.stage));
     let tokens = rows.start / own..rows.end.div_ceil(own);
     let read = tokens.start * from..tokens.end * from;
-    let x_rows = input(site.other(*x), read.clone())?;
+    let x_rows = input(x_site, read.clone())?;
     let x = x_rows.floats(read);
     let width = x.len() / tokens.len();
     let groups = width.div_ceil(group);

@@ -38,7 +38,7 @@ use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{
     Answer, Block, Cached, Filters, Fork, ModelCard, Order, Outline, Part, PassDims, PassOutline, Pattern,
-    Probe, Query, Region, Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
+    Probe, Query, Region, Run, Site, Sizes, Source, Spread, TokenLabel, WeightRows,
 };
 use llama_trace_engine::generate::{Sampler, Sampling};
 use llama_trace_engine::model::{Activations, Model};
@@ -387,9 +387,9 @@ impl Reader {
         let ModelCard { precision, arithmetic, .. } = *self.trace.card();
         let of = rules.of(site).filter(|_| self.judged.is_none())?;
         let number = |i: usize| match of.cell(line.cell(i).at).fold {
-            Fold::Angle { position, frequency, sine, .. } => {
+            Fold::Angle { position, frequency, sine, factor, .. } => {
                 let (sin, cos) = arithmetic.sin_cos(position as f32 * frequency.value);
-                Some(round::value(precision, if sine { sin } else { cos }))
+                Some(round::value(precision, if sine { sin } else { cos } * factor))
             }
             _ => None,
         };
@@ -484,7 +484,7 @@ impl Reader {
     /// The draw after a pass, from its last logits.
     fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
         let last = self.dims(at.site)?.tokens - 1;
-        let logits = self.rows(at.site.other(Stage::Logits), last..last + 1)?;
+        let logits = self.rows(at.site.other(self.sizes().last_logits()), last..last + 1)?;
         let sampler = match (&self.sampler, at.setting) {
             (Some(sampler), _) => sampler.clone(),
             // A setting that the user tries does not need the run's own settings.

@@ -327,7 +327,7 @@ impl<'m> Worker<'m> {
         let (dims, sizes) = self.dims(at.site)?;
         let last = dims.tokens - 1;
         let block =
-            self.block(at.site.other(Stage::Logits), &Region(vec![last..dims.tokens, 0..sizes.vocab]))?;
+            self.block(at.site.other(sizes.last_logits()), &Region(vec![last..dims.tokens, 0..sizes.vocab]))?;
         let run = block.run(last * sizes.vocab).ok_or_else(|| missing(at.site))?;
         let Values::F32(logits) = block.frame.values().slice(run) else { return Err(missing(at.site)) };
         let text = self.text(at.site.pass);
@@ -342,7 +342,7 @@ impl<'m> Worker<'m> {
             Some(Ran { dims, .. })
                 if in_model
                     && (site.run, site.sequence) == (self.branches.here, self.member.sequence)
-                    && site.stage.present(&sizes, *dims)
+                    && site.present(&sizes, *dims)
                     && site.stage.in_layer() == site.layer.is_some() =>
             {
                 Ok((*dims, sizes))

@@ -23,7 +23,7 @@ fn of_row(app: &App, row: usize) -> Option<(usize, Site, usize)> {
     let pass = passes.partition_point(|pass| pass.dims.start <= row).checked_sub(1)?;
     let site = Place { pass, ..app.place() }.site();
     let (sizes, dims) = (app.outline().card.sizes(), passes.get(pass)?.dims);
-    site.stage.present(&sizes, dims).then_some((pass, site, row - dims.start))
+    site.present(&sizes, dims).then_some((pass, site, row - dims.start))
 }
 
 /// The sites of these rows, and for each site its range of queries.

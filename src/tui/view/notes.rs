@@ -212,6 +212,9 @@ fn facts(app: &App, stage: Stage, out: &mut Writer) {
         Stage::RopeCos | Stage::RopeSin => {
             out.named("scaling", dim, &card.config.rope_scaling.to_string());
         }
+        Stage::LocalRopeCos | Stage::LocalRopeSin => {
+            out.named("scaling", dim, &card.config.rope(1).scaling.to_string());
+        }
         Stage::XqRope | Stage::XkRope => {
             let text = format!(
                 "{}: which two components of a head rotate together; the checkpoint's weights decide",

@@ -46,7 +46,18 @@ pub struct Rope;
 
 /// Returns whether `step` is one of the tables.
 fn is_table(step: Step) -> bool {
-    [Stage::RopeCos, Stage::RopeSin].map(Step::Stage).contains(&step)
+    use Stage::{LocalRopeCos, LocalRopeSin, RopeCos, RopeSin};
+    [RopeCos, RopeSin, LocalRopeCos, LocalRopeSin].map(Step::Stage).contains(&step)
+}
+
+/// The tables of cosines and sines: the model's, or those of the layers with a window.
+fn tables(app: &App) -> [Stage; 2] {
+    let place = app.place();
+    let is_local = matches!(place.step, Step::Stage(Stage::LocalRopeCos | Stage::LocalRopeSin));
+    match is_local || app.outline().card.sizes().has_local_rope(place.layer) {
+        true => [Stage::LocalRopeCos, Stage::LocalRopeSin],
+        false => [Stage::RopeCos, Stage::RopeSin],
+    }
 }
 
 /// Input and output stage of the rotation, for queries or for keys.
@@ -66,13 +77,13 @@ fn turned(app: &App) -> Option<(Stage, Stage)> {
 /// The two components of a pair, in the model's pairing.
 fn components(app: &App, pair: usize) -> (usize, usize) {
     let config = &app.outline().card.config;
-    config.pairing.components(pair, config.head_dim)
+    config.pairing.components(pair, config.turned())
 }
 
 /// The pair of a component.
 fn pair_of(app: &App, component: usize) -> usize {
     let config = &app.outline().card.config;
-    config.pairing.pair_of(component, config.head_dim)
+    config.pairing.pair_of(component % config.turned(), config.turned())
 }
 
 /// The token and the pair under the cursor.
@@ -96,7 +107,8 @@ fn number(app: &App, site: Site, index: &[usize]) -> Option<f64> {
 /// cos and sin of a pair at a token.
 fn table(app: &App, token: usize, pair: usize) -> Option<(f64, f64)> {
     let of = |stage| number(app, site(app, stage), &[token, pair]);
-    Some((of(Stage::RopeCos)?, of(Stage::RopeSin)?))
+    let [cos, sin] = tables(app);
+    Some((of(cos)?, of(sin)?))
 }
 
 /// The components of a pair in the current head of a stage.
@@ -118,7 +130,8 @@ fn position_one(app: &App) -> Option<(usize, usize)> {
 fn theta(app: &App, pair: usize) -> Option<f64> {
     let (pass, row) = position_one(app)?;
     let of = |stage| number(app, Site { pass, ..site(app, stage) }, &[row, pair]);
-    Some(of(Stage::RopeSin)?.atan2(of(Stage::RopeCos)?))
+    let [cos, sin] = tables(app);
+    Some(of(sin)?.atan2(of(cos)?))
 }
 
 /// An angle between −π and π.
@@ -141,8 +154,8 @@ impl View for Rope {
     }
 
     fn fits(&self, step: Step) -> bool {
-        use Stage::{RopeCos, RopeSin, Xk, XkNorm, XkRope, Xq, XqNorm, XqRope};
-        [RopeCos, RopeSin, Xq, XqNorm, XqRope, Xk, XkNorm, XkRope].map(Step::Stage).contains(&step)
+        use Stage::{Xk, XkNorm, XkRope, Xq, XqNorm, XqRope};
+        is_table(step) || [Xq, XqNorm, XqRope, Xk, XkNorm, XkRope].map(Step::Stage).contains(&step)
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
@@ -159,7 +172,7 @@ impl View for Rope {
             room if room >= TOLD + CURVES => TOLD + CURVES,
             _ => TOLD.min(left),
         };
-        let columns = sizes.head_dim / 2;
+        let columns = sizes.pairs;
         Layout {
             area: body,
             rows,
@@ -193,8 +206,8 @@ impl View for Rope {
             rows = rows.start.min(row)..rows.end.max(row + 1);
         }
         let mut asked = Vec::new();
-        let pairs = 0..sizes.head_dim / 2;
-        for stage in [Stage::RopeCos, Stage::RopeSin] {
+        let pairs = 0..sizes.pairs;
+        for stage in tables(app) {
             asked.push(Query::Block(site(app, stage), Region(vec![rows.clone(), pairs.clone()])));
             if let Some((pass, row)) =
                 position_one(app).filter(|&(pass, row)| pass != own.pass || !rows.contains(&row))
@@ -403,7 +416,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
 /// the cursor, and the slowest.
 fn curves(app: &App, (at, position): (usize, usize), area: Rect, buf: &mut Buffer) {
     let dim = app.theme.dim();
-    let slowest = (app.outline().card.sizes().head_dim / 2).saturating_sub(1);
+    let slowest = app.outline().card.sizes().pairs.saturating_sub(1);
     if theta(app, at).is_none() || area.height < CURVES {
         return;
     }

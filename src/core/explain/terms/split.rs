@@ -1,7 +1,6 @@
 //! An attention score, query · key, split by RoPE's pairs, and into content and position.
 
 use super::{Explainer, Operands, single};
-use crate::config::Pairing;
 use crate::error::{Error, Result};
 use crate::explain::rule::{Cell, Fold, Line, Place};
 use crate::trace::explanation::Split;
@@ -80,11 +79,7 @@ impl<O: Operands> Explainer<'_, O> {
         let sizes = self.rules.sizes();
         let width = sizes.heads * sizes.head_dim;
         let (position, key) = (dims.start + query.first / width, key.first / width);
-        let pairs = sizes.head_dim / 2;
-        let pair = match self.rules.card().config.pairing {
-            Pairing::Halves => i % pairs,
-            Pairing::Neighbours => i / 2,
-        };
-        (position as f64 - key as f64) * f64::from(self.rules.frequency(pair))
+        let pair = self.rules.card().config.pairing.pair_of(i, 2 * sizes.pairs);
+        (position as f64 - key as f64) * f64::from(self.rules.angle(site, pair))
     }
 }

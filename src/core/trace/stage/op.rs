@@ -36,8 +36,12 @@ pub enum Op {
     Mix,
     /// a + b.
     Add,
+    /// cap · tanh(x / cap).
+    Cap,
     /// x · sigmoid(x).
     Silu,
+    /// Another activation.
+    Activation,
     /// a · b.
     Mul,
     /// Logits of repeated tokens, divided by the penalty where positive, else multiplied.
@@ -73,7 +77,9 @@ impl Op {
             Self::AddMask | Self::Add => "add",
             Self::Softmax | Self::Probs => "softmax",
             Self::Mix => "attention",
+            Self::Cap => "soft_cap",
             Self::Silu => "silu",
+            Self::Activation => "activation",
             Self::Mul => "mul",
             Self::Penalize => "repetition_penalty",
             Self::MinP => "min_p",

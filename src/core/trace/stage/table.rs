@@ -24,6 +24,10 @@ const fn weight(name: &'static str, axes: &'static [A]) -> WeightUse {
     WeightUse { name, axes, when: When::Always }
 }
 
+const fn if_has(name: &'static str, axes: &'static [A], when: When) -> WeightUse {
+    WeightUse { name, axes, when }
+}
+
 const fn bias(name: &'static str, axes: &'static [A], when: When) -> WeightUse {
     WeightUse { name, axes, when }
 }
@@ -84,19 +88,29 @@ stages! {
     Embedding "embedding" Start [Token, Dim] Lookup from [of(Stage::Tokens)]
         with [weight("tok_embeddings", &[A::Vocab, A::Dim])]
         unit Plain, rounded Result, runs Alone;
-        formula "embedding[t, :] = tok_embeddings[tokens[t], :]   ({D} numbers a token)"
+        formula "embedding[t, :] = {embedding_scale}tok_embeddings[tokens[t], :]   ({D} numbers a token)"
         purpose "Each id becomes a learned vector, the start of its residual stream."
         aliases "model.embed_tokens" "hook_embed" "embd / inp_embd" "inputTensor"
     RopeCos "rope_cos" Start [Token, Pair] RopeTable from [Positions] with []
         unit Cosine, rounded Result, runs Derived;
-        formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
+        formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{R}))   i = 0 … {half} − 1{scaled}"
         purpose "The cosine of the angle by which each pair of components is rotated at each position. The first pairs rotate fast, the last slowly."
         aliases "model.rotary_emb output 0" "" "" ""
     RopeSin "rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
         unit Sine, rounded Result, runs Alone;
-        formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
+        formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{R}))   i = 0 … {half} − 1{scaled}"
         purpose "The sines of the same angles as in rope_cos."
         aliases "model.rotary_emb output 1" "" "" ""
+    LocalRopeCos "local_rope_cos" Start [Token, Pair] RopeTable from [Positions] with []
+        unit Cosine, rounded Result, runs Derived, only LocalRope;
+        formula "local_rope_cos[t, i] = cos(({start} + t) · {local_theta}^(−2i/{R}))   i = 0 … {half} − 1{local_scaled}"
+        purpose "The cosines for the layers with a window, which have a θ or a scaling of their own."
+        aliases "model.rotary_emb output 0 (sliding_attention)" "" "" ""
+    LocalRopeSin "local_rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
+        unit Sine, rounded Result, runs Alone, only LocalRope;
+        formula "local_rope_sin[t, i] = sin(({start} + t) · {local_theta}^(−2i/{R}))   i = 0 … {half} − 1{local_scaled}"
+        purpose "The sines of the same angles as in local_rope_cos."
+        aliases "model.rotary_emb output 1 (sliding_attention)" "" "" ""
     Mask "mask" Start [Token, Key] Mask from [Positions] with []
         unit Hiding, rounded Never, runs Derived, derived from [], only Hiding;
         formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
@@ -104,8 +118,8 @@ stages! {
         aliases "" "" "attn_inp_kq_mask" "mask"
 
     AttnNorm "attn_norm" Layer [Token, Dim] RmsNorm from [LayerInput]
-        with [weight("attention_norm", &[A::Dim])]
-        unit Plain, rounded TwiceInNorm, runs Alone;
+        with [if_has("attention_norm", &[A::Dim], When::NormWeight), bias("attention_norm_bias", &[A::Dim], When::NormBias)]
+        unit Plain, rounded TwiceInNorm, runs Alone, only NormBefore;
         formula "attn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · attention_norm[d]"
         purpose "Divides every token's vector by its root mean square, so that attention sees directions and not lengths. The learned weight then scales each component, so the vectors shown differ in size again."
         aliases "input_layernorm" "ln1.hook_normalized × weight" "attn_norm-L" "normalizedX"
@@ -138,30 +152,42 @@ stages! {
         purpose "The values: what each token hands over to the tokens that attend to it."
         aliases "self_attn.v_proj" "attn.hook_v" "Vcur-L" "xv"
     XqNorm "xq_norm" Layer [Token, Head, HeadDim] RmsNorm from [of(Stage::Xq)]
-        with [weight("q_norm", &[A::HeadDim])]
+        with [if_has("q_norm", &[A::HeadDim], When::HeadWeight), if_has("q_norm", &[A::HeadsMerged], When::HeadsWeight)]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNorm else Xq;
         formula "xq_norm[t, h, c] = xq[t, h, c] / √(Σ xq[t, h, :]² / {C} + {eps}) · q_norm[c]"
         purpose "Divides every head's query by its root mean square, so that no score grows just because a query is long. The learned weight then scales each component; one weight serves all {H} heads."
         aliases "self_attn.q_norm" "attn.q_norm.hook_normalized × weight" "Qcur_normed-L" ""
     XkNorm "xk_norm" Layer [Token, KvHead, HeadDim] RmsNorm from [of(Stage::Xk)]
-        with [weight("k_norm", &[A::HeadDim])]
+        with [if_has("k_norm", &[A::HeadDim], When::HeadWeight), if_has("k_norm", &[A::KvHeadsMerged], When::HeadsWeight)]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNorm else Xk;
         formula "xk_norm[t, g, c] = xk[t, g, c] / √(Σ xk[t, g, :]² / {C} + {eps}) · k_norm[c]"
         purpose "Does for the keys what xq_norm does for the queries, with a weight of its own."
         aliases "self_attn.k_norm" "attn.k_norm.hook_normalized × weight" "Kcur_normed-L" ""
     XqRope "xq_rope" Layer [Token, Head, HeadDim] Rope from [of(Stage::XqNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
-        unit Plain, rounded ProductsAndSum, runs Alone;
-        formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
+        unit Plain, rounded ProductsAndSum, runs Alone, only Rope else XqNorm;
+        formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t{rest}{query_scale}"
         purpose "Queries rotated by their position. The product of a query and a key then depends on their positions only through the distance."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_q" "Qcur-L (after RoPE)" "xq"
     XkRope "xk_rope" Layer [Token, KvHead, HeadDim] Rope from [of(Stage::XkNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
-        unit Plain, rounded ProductsAndSum, runs Alone;
-        formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
+        unit Plain, rounded ProductsAndSum, runs Alone, only Rope else XkNorm;
+        formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t{rest}"
         purpose "Keys rotated by their position. The cache keeps them rotated, so this is done once for each token."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_k" "Kcur-L (after RoPE)" "xk"
-    CacheK "cache_k" Layer [Key, KvHead, HeadDim] Cache from [of(Stage::XkRope)] with []
+    XqRopeNorm "xq_rope_norm" Layer [Token, Head, HeadDim] RmsNorm from [of(Stage::XqRope)]
+        with [if_has("q_norm", &[A::HeadDim], When::HeadWeight), if_has("q_norm", &[A::HeadsMerged], When::HeadsWeight)]
+        unit Plain, rounded TwiceInNorm, runs Alone, only QkNormLast else XqRope;
+        formula "xq_rope_norm[t, h, c] = xq_rope[t, h, c] / √(Σ xq_rope[t, h, :]² / {C} + {eps}) · q_norm[c]"
+        purpose "Divides every head's query by its root mean square after the rotation."
+        aliases "self_attn.query_layernorm" "" "" ""
+    XkRopeNorm "xk_rope_norm" Layer [Token, KvHead, HeadDim] RmsNorm from [of(Stage::XkRope)]
+        with [if_has("k_norm", &[A::HeadDim], When::HeadWeight), if_has("k_norm", &[A::KvHeadsMerged], When::HeadsWeight)]
+        unit Plain, rounded TwiceInNorm, runs Alone, only QkNormLast else XkRope;
+        formula "xk_rope_norm[t, g, c] = xk_rope[t, g, c] / √(Σ xk_rope[t, g, :]² / {C} + {eps}) · k_norm[c]"
+        purpose "Does for the keys what xq_rope_norm does for the queries."
+        aliases "self_attn.key_layernorm" "" "" ""
+    CacheK "cache_k" Layer [Key, KvHead, HeadDim] Cache from [of(Stage::XkRopeNorm)] with []
         unit Plain, rounded Never, runs Alone;
         formula "cache_k[{start} + t, g, c] = xk_rope[t, g, c]; the {start} rows before are from earlier passes"
         purpose "All keys so far. A decode pass adds one row instead of computing the whole prompt again."
@@ -181,25 +207,30 @@ stages! {
         formula "values[k, h, c] = cache_v[k, h / {group}, c]   (integer division)"
         purpose "Grouped-query attention: {H} query heads share {G} value heads, {group} to each."
         aliases "(repeat_kv)" "" "" "values"
-    Qk "qk" Layer [Head, Token, Key] QueryKey from [of(Stage::XqRope), of(Stage::Keys)] with []
-        unit Dot, rounded Result, runs Derived, derived from [of(Stage::XqRope), of(Stage::CacheK)];
+    Qk "qk" Layer [Head, Token, Key] QueryKey from [of(Stage::XqRopeNorm), of(Stage::Keys)] with []
+        unit Dot, rounded Result, runs Derived, derived from [of(Stage::XqRopeNorm), of(Stage::CacheK)];
         formula "qk[h, t, k] = Σ_c xq_rope[t, h, c] · keys[k, h, c]   ({C} terms)"
         purpose "How well each query matches each key, head by head, as a raw dot product."
         aliases "" "" "kq-L" "xqMatMulKeys"
     Scores "scores" Layer [Head, Token, Key] Scale from [of(Stage::Qk)] with []
         unit ScaledDot, rounded Result, runs Derived, derived from [of(Stage::Qk)];
-        formula "scores[h, t, k] = qk[h, t, k] / √{C}"
+        formula "scores[h, t, k] = qk[h, t, k]{scale}"
         purpose "The dot product of {C} terms brought back to the size of one term, so that softmax does not saturate."
         aliases "" "" "" "scores"
-    MaskedScores "masked_scores" Layer [Head, Token, Key] AddMask from [of(Stage::Scores), of(Stage::Mask)]
+    CappedScores "capped_scores" Layer [Head, Token, Key] Cap from [of(Stage::Scores)] with []
+        unit ScaledDot, rounded Result, runs Derived, derived from [of(Stage::Scores)], only ScoreCap else Scores;
+        formula "capped_scores[h, t, k] = {score_cap} · tanh(scores[h, t, k] / {score_cap})"
+        purpose "A soft cap: no score can be larger than the cap, and small scores stay nearly the same."
+        aliases "" "" "" ""
+    MaskedScores "masked_scores" Layer [Head, Token, Key] AddMask from [of(Stage::CappedScores), of(Stage::Mask)]
         with []
-        unit ScaledDot, rounded Never, runs Derived, derived from [of(Stage::Scores)], only Hiding else Scores;
-        formula "masked_scores[h, t, k] = scores[h, t, k] + mask[t, k]"
+        unit ScaledDot, rounded Never, runs Derived, derived from [of(Stage::CappedScores)], only Hiding else CappedScores;
+        formula "masked_scores[h, t, k] = {scores}[h, t, k] + mask[t, k]"
         purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent if mask is absent. A layer without a window adds only the causal part of the mask."
         aliases "" "attn.hook_attn_scores" "" "scores"
     Softmax "softmax" Layer [Head, Token, Key] Softmax from [of(Stage::MaskedScores)] with []
-        unit Share, rounded Result, runs Derived, derived from [of(Stage::Scores)];
-        formula "softmax[h, t, k] = e^(s[k] − max s) / Σ e^(s − max s)   over the {K} keys, s = masked_scores[h, t, :] (scores[h, t, :] where nothing is masked)"
+        unit Share, rounded Result, runs Derived, derived from [of(Stage::CappedScores)];
+        formula "softmax[h, t, k] = e^(s[k] − max s) / Σ e^(s − max s)   over the {K} keys, s = masked_scores[h, t, :] ({scores}[h, t, :] where nothing is masked)"
         purpose "The attention weights: how token t divides its attention of 1 over the tokens it can see."
         aliases "self_attn output 1 (eager)" "attn.hook_pattern" "kq_soft_max-L" "scores"
     AttnHeads "attn_heads" Layer [Token, Head, HeadDim] Mix from [of(Stage::Softmax), of(Stage::Values)]
@@ -224,14 +255,20 @@ stages! {
         formula "attn_output[t, d] = Σ_m attn_heads[t, m] · wo[d, m]   (all heads side by side, {HC} terms)"
         purpose "The outputs of all heads together, projected back to the residual stream."
         aliases "self_attn.o_proj" "hook_attn_out" "attn_out-L (llama graphs)" "output"
-    AttnResidual "attn_residual" Layer [Token, Dim] Add from [LayerInput, of(Stage::AttnOutput)] with []
-        unit Plain, rounded Result, runs Alone, derived from [LayerInput, of(Stage::AttnOutput)];
-        formula "attn_residual[t, d] = x[t, d] + attn_output[t, d]"
+    PostAttnNorm "post_attn_norm" Layer [Token, Dim] RmsNorm from [of(Stage::AttnOutput)]
+        with [if_has("attention_post_norm", &[A::Dim], When::NormWeight)]
+        unit Plain, rounded TwiceInNorm, runs Alone, only NormAfter else AttnOutput;
+        formula "post_attn_norm[t, d] = attn_output[t, d] / √(Σ attn_output[t, :]² / {D} + {eps}) · attention_post_norm[d]"
+        purpose "A norm after attention: what attention adds to the stream has a learned size."
+        aliases "post_attention_layernorm" "ln1_post.hook_normalized × weight" "attn_post_norm-L" ""
+    AttnResidual "attn_residual" Layer [Token, Dim] Add from [LayerInput, of(Stage::PostAttnNorm)] with []
+        unit Plain, rounded Result, runs Alone, derived from [LayerInput, of(Stage::PostAttnNorm)];
+        formula "attn_residual[t, d] = x[t, d] + {residual}{attn_out}[t, d]"
         purpose "Attention adds to the stream; it does not replace it."
         aliases "input of post_attention_layernorm" "hook_resid_mid" "ffn_inp-L" "h"
     FfnNorm "ffn_norm" Layer [Token, Dim] RmsNorm from [of(Stage::AttnResidual)]
-        with [weight("ffn_norm", &[A::Dim])]
-        unit Plain, rounded TwiceInNorm, runs Alone;
+        with [if_has("ffn_norm", &[A::Dim], When::NormWeight), bias("ffn_norm_bias", &[A::Dim], When::NormBias)]
+        unit Plain, rounded TwiceInNorm, runs Alone, only FfnNormBefore;
         formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm.weight[d],   x = attn_residual"
         purpose "The same normalisation as in attn_norm, before the feed-forward network and with its own weight."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
@@ -247,12 +284,12 @@ stages! {
         aliases "" "" "" ""
     FfnGate "ffn_gate" Layer [Token, Hidden] Linear from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
         with [weight("w1", &[A::Hidden, A::Dim]), bias("b1", &[A::Hidden], When::MlpBias)]
-        unit Plain, rounded Result, runs Alone;
+        unit Plain, rounded Result, runs Alone, only Gate;
         formula "ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]   ({D} terms)"
         purpose "For each of {F} units: how far its gate opens, before the activation."
         aliases "mlp.gate_proj" "mlp.hook_pre" "ffn_gate-L" "h"
     FfnSilu "ffn_silu" Layer [Token, Hidden] Silu from [of(Stage::FfnGate)] with []
-        unit Plain, rounded Result, runs Alone, derived from [of(Stage::FfnGate)];
+        unit Plain, rounded Result, runs Alone, derived from [of(Stage::FfnGate)], only Silu;
         formula "ffn_silu[t, f] = g / (1 + e^−g),   g = ffn_gate[t, f]"
         purpose "A smooth gate: near 0 for negative g, near g for positive g."
         aliases "mlp.act_fn" "" "" "h"
@@ -262,9 +299,15 @@ stages! {
         formula "ffn_up[t, f] = Σ_d ffn_norm[t, d] · w3[f, d]   ({D} terms)"
         purpose "For each unit: the value that passes through its gate."
         aliases "mlp.up_proj" "mlp.hook_pre_linear" "ffn_up-L" "ffnUpX"
+    FfnAct "ffn_act" Layer [Token, Hidden] Activation from [of(Stage::FfnGate)]
+        with [if_has("xielu", &[A::Two], When::Xielu)]
+        unit Plain, rounded Result, runs Alone, only Activation;
+        formula "ffn_act[t, f] = {activation}({gate}[t, f])"
+        purpose "The activation, value by value: it makes the network more than one linear map."
+        aliases "mlp.act_fn" "mlp.hook_post" "" ""
     FfnHidden "ffn_hidden" Layer [Token, Hidden] Mul from [of(Stage::FfnSilu), of(Stage::FfnUp)] with []
-        unit Plain, rounded Result, runs Alone, derived from [of(Stage::FfnSilu), of(Stage::FfnUp)];
-        formula "ffn_hidden[t, f] = ffn_silu[t, f] · ffn_up[t, f]"
+        unit Plain, rounded Result, runs Alone, derived from [of(Stage::FfnSilu), of(Stage::FfnUp)], only Gate;
+        formula "ffn_hidden[t, f] = {act}[t, f] · ffn_up[t, f]"
         purpose "SwiGLU: value times gate, unit by unit."
         aliases "input of mlp.down_proj" "mlp.hook_post" "ffn_swiglu-L" "h"
     FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] Quantize from [of(Stage::FfnHidden)] with []
@@ -284,14 +327,21 @@ stages! {
         formula "ffn_down[t, d] = Σ_f ffn_hidden[t, f] · w2[d, f]   ({F} terms)"
         purpose "The outputs of the units, projected back to the residual stream."
         aliases "mlp.down_proj" "hook_mlp_out" "ffn_out-L" "ffnOutput"
-    FfnResidual "ffn_residual" Layer [Token, Dim] Add from [of(Stage::AttnResidual), of(Stage::FfnDown)]
+    PostFfnNorm "post_ffn_norm" Layer [Token, Dim] RmsNorm from [of(Stage::FfnDown)]
+        with [if_has("ffn_post_norm", &[A::Dim], When::NormWeight)]
+        unit Plain, rounded TwiceInNorm, runs Alone, only NormAfter else FfnDown;
+        formula "post_ffn_norm[t, d] = ffn_down[t, d] / √(Σ ffn_down[t, :]² / {D} + {eps}) · ffn_post_norm[d]"
+        purpose "The same after the feed-forward network, with a weight of its own."
+        aliases "post_feedforward_layernorm" "ln2_post.hook_normalized × weight" "ffn_post_norm-L" ""
+    FfnResidual "ffn_residual" Layer [Token, Dim] Add from [of(Stage::AttnResidual), of(Stage::PostFfnNorm)]
         with []
-        unit Plain, rounded Result, runs Alone, derived from [of(Stage::AttnResidual), of(Stage::FfnDown)];
-        formula "ffn_residual[t, d] = attn_residual[t, d] + ffn_down[t, d]"
+        unit Plain, rounded Result, runs Alone, derived from [of(Stage::AttnResidual), of(Stage::PostFfnNorm)];
+        formula "ffn_residual[t, d] = attn_residual[t, d] + {residual}{ffn_out}[t, d]"
         purpose "The output of the layer, which is the input of the next layer."
         aliases "(the layer's output)" "hook_resid_post" "l_out-L" "output"
 
-    FinalNorm "final_norm" End [Token, Dim] RmsNorm from [LayerInput] with [weight("norm", &[A::Dim])]
+    FinalNorm "final_norm" End [Token, Dim] RmsNorm from [LayerInput]
+        with [if_has("norm", &[A::Dim], When::NormWeight), bias("norm_bias", &[A::Dim], When::NormBias)]
         unit Plain, rounded TwiceInNorm, runs Alone;
         formula "final_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · norm[d],   x = the last layer's ffn_residual"
         purpose "The last normalisation, before the vector is compared with the vocabulary."
@@ -309,12 +359,18 @@ stages! {
     Logits "logits" End [Token, Vocab] Linear from [of(Stage::FinalNormQ8), of(Stage::FinalNormScale)]
         with [weight("output", &[A::Vocab, A::Dim])]
         unit Logit, rounded Result, runs Alone;
-        formula "logits[t, v] = Σ_d final_norm[t, d] · output[v, d]   ({D} terms)"
+        formula "logits[t, v] = {logit_scale}Σ_d final_norm[t, d] · output[v, d]   ({D} terms)"
         purpose "One score for each of {V} tokens: how well it would continue the text after token t."
         aliases "lm_head" "(the returned logits)" "result_output" "output"
 
-    PenalizedLogits "penalized_logits" Sampler [Vocab] Penalize from [of(Stage::Logits)] with []
-        unit Logit, rounded Never, runs Derived, only Penalty else Logits;
+    CappedLogits "capped_logits" End [Token, Vocab] Cap from [of(Stage::Logits)] with []
+        unit Logit, rounded Result, runs Alone, derived from [of(Stage::Logits)], only LogitCap else Logits;
+        formula "capped_logits[t, v] = {logit_cap} · tanh(logits[t, v] / {logit_cap})"
+        purpose "A soft cap: no logit can be larger than the cap. The sampler reads these logits."
+        aliases "" "" "result_output" ""
+
+    PenalizedLogits "penalized_logits" Sampler [Vocab] Penalize from [of(Stage::CappedLogits)] with []
+        unit Logit, rounded Never, runs Derived, only Penalty else CappedLogits;
         formula "penalized_logits[v] = x / penalty where x ≥ 0, x · penalty where x < 0, x = logits[last, v], for every token v of the text so far; x for the others"
         purpose "The repetition penalty makes every token less likely that the text has already, whether it has it once or often."
         aliases "" "" "" ""

@@ -9,7 +9,8 @@ use super::kernel::Aligned;
 use super::{Cpu, MIN_PARALLEL, memory};
 use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Span};
 use llama_trace_core::error::Result;
-use llama_trace_core::ops::attention::{kv_head, mask, visible};
+use llama_trace_core::ops::attention::{kv_head, mask, scale_by};
+use llama_trace_core::ops::elementwise;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::threads;
 use llama_trace_core::threads::prelude::*;
@@ -31,6 +32,7 @@ const KEYS_AT_ONCE: usize = 128;
 struct Parts {
     qk: Option<Vec<f32>>,
     scores: Option<Vec<f32>>,
+    capped_scores: Option<Vec<f32>>,
     masked_scores: Option<Vec<f32>>,
     softmax: Option<Vec<f32>>,
 }
@@ -40,6 +42,7 @@ struct Parts {
 struct Wanted {
     qk: bool,
     scores: bool,
+    capped_scores: bool,
     masked_scores: bool,
     softmax: bool,
 }
@@ -69,13 +72,14 @@ pub(super) fn attention(
 ) -> Result<()> {
     let Cpu { kernel, precision, stop, .. } = cpu;
     let (kernel, precision) = (*kernel, *precision);
-    let AttentionShape { heads, kv_heads, head_dim, window } = shape;
+    let AttentionShape { heads, kv_heads, head_dim, sees, scale, cap } = shape;
     let (Span { start, tokens, .. }, all_keys) = (span, span.keys());
     repeat_kv(shape, all_keys, AttentionPart::Keys, keys, sink, stop)?;
     repeat_kv(shape, all_keys, AttentionPart::Values, values, sink, stop)?;
     let wanted = Wanted {
         qk: sink.wants(AttentionPart::Qk),
         scores: sink.wants(AttentionPart::Scores),
+        capped_scores: cap.is_some() && sink.wants(AttentionPart::CappedScores),
         masked_scores: sink.wants(AttentionPart::MaskedScores),
         softmax: sink.wants(AttentionPart::Softmax),
     };
@@ -91,9 +95,10 @@ pub(super) fn attention(
         stop.check()?;
         let (first_row, kv_head) = (unit / kv_heads * block, unit % kv_heads);
         let head = Head { stride: kv_heads * head_dim, at: kv_head * head_dim, width: head_dim };
-        let visible = |row: usize| visible(start + first_row + row, window);
+        let visible = |row: usize| sees.keys(start + first_row + row);
         // Keys after the causal edge or before the window are computed only if the sink wants them.
-        let computed = |row| if wanted.qk || wanted.scores { 0..all_keys } else { visible(row) };
+        let computed =
+            |row| if wanted.qk || wanted.scores || wanted.capped_scores { 0..all_keys } else { visible(row) };
         let last_row = out.len() - 1;
         let Scratch { scores, widened, packed } = scratch;
         let count = out.len() * group * all_keys;
@@ -136,9 +141,16 @@ pub(super) fn attention(
             let (visible, computed) = (visible(i / group), computed(i / group));
             round(&mut row[computed.clone()]);
             let qk = keep(wanted.qk, row);
-            kernel.isa.scale(&mut row[computed.clone()], head_dim);
+            match scale {
+                None => kernel.isa.scale(&mut row[computed.clone()], head_dim),
+                Some(_) => scale_by(&mut row[computed.clone()], head_dim, scale),
+            }
             round(&mut row[computed.clone()]);
             let scores = keep(wanted.scores, row);
+            if let Some(at) = cap {
+                elementwise::cap(at, precision, &mut row[computed.clone()]);
+            }
+            let capped_scores = keep(wanted.capped_scores, row);
             if wanted.masked_scores {
                 mask(row, visible.clone());
             }
@@ -150,7 +162,7 @@ pub(super) fn attention(
                 row[..visible.start].fill(0.0);
                 row[visible.end..].fill(0.0);
             }
-            Parts { qk, scores, masked_scores, softmax: keep(wanted.softmax, row) }
+            Parts { qk, scores, capped_scores, masked_scores, softmax: keep(wanted.softmax, row) }
         });
         let parts = parts.collect();
 
@@ -178,7 +190,8 @@ pub(super) fn attention(
     for (i, out) in chunks.enumerate() {
         units[i / kv_heads / block * kv_heads + i % kv_heads].push(out);
     }
-    let recording = wanted.qk || wanted.scores || wanted.masked_scores || wanted.softmax;
+    let recording =
+        wanted.qk || wanted.scores || wanted.capped_scores || wanted.masked_scores || wanted.softmax;
     if !recording && tokens * heads * head_dim * all_keys < MIN_PARALLEL {
         let mut scratch = Scratch::default();
         for (i, out) in units.iter_mut().enumerate() {
@@ -219,6 +232,7 @@ fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) -> Result<(
     let parts = [
         (AttentionPart::Qk, parts.qk),
         (AttentionPart::Scores, parts.scores),
+        (AttentionPart::CappedScores, parts.capped_scores),
         (AttentionPart::MaskedScores, parts.masked_scores),
         (AttentionPart::Softmax, parts.softmax),
     ];

@@ -9,7 +9,8 @@ use crate::backend::{AttentionPart, AttentionShape, Span};
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::memory;
-use llama_trace_core::ops::attention::{kv_head, mask, visible};
+use llama_trace_core::ops::attention::{kv_head, mask, scale_by};
+use llama_trace_core::ops::elementwise;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::threads::prelude::*;
 
@@ -43,9 +44,9 @@ pub struct Attention<'a> {
 /// and an error if there is not enough memory.
 pub fn attention(of: Attention<'_>, stop: &Stop, change: &mut ChangePart<'_>) -> Result<Vec<f32>> {
     let Attention { shape, span, precision, q, keys, values } = of;
-    let AttentionShape { heads, kv_heads, head_dim: c, window } = shape;
+    let AttentionShape { heads, kv_heads, head_dim: c, sees, scale, cap } = shape;
     let (isa, tokens, all) = (Kernel::default().isa, span.tokens, span.keys());
-    let visible = |row: usize| visible(span.start + row % tokens, window);
+    let visible = |row: usize| sees.keys(span.start + row % tokens);
     let mut keys = repeated(keys, heads, kv_heads, c)?;
     change(AttentionPart::Keys, &mut keys)?;
     let mut values = repeated(values, heads, kv_heads, c)?;
@@ -67,8 +68,15 @@ pub fn attention(of: Attention<'_>, stop: &Stop, change: &mut ChangePart<'_>) ->
         isa.qk(query, &keys[head * c..], heads * c, scores);
     })?;
     change(AttentionPart::Qk, &mut scores)?;
-    rows(&mut scores, &|_, scores| isa.scale(scores, c))?;
+    rows(&mut scores, &|_, scores| match scale {
+        None => isa.scale(scores, c),
+        Some(_) => scale_by(scores, c, scale),
+    })?;
     change(AttentionPart::Scores, &mut scores)?;
+    if let Some(at) = cap {
+        rows(&mut scores, &|_, scores| elementwise::cap(at, precision, scores))?;
+        change(AttentionPart::CappedScores, &mut scores)?;
+    }
     rows(&mut scores, &|row, scores| mask(scores, visible(row)))?;
     change(AttentionPart::MaskedScores, &mut scores)?;
     rows(&mut scores, &|row, scores| {

@@ -12,6 +12,7 @@ mod attention;
 mod awake;
 mod cache;
 pub mod edited;
+mod family;
 mod input;
 mod kernel;
 mod limits;
@@ -213,6 +214,10 @@ impl Backend for Cpu {
 
     fn cut(&self, matrix: &backend::Matrix, rows: Range<usize>) -> Result<backend::Matrix> {
         Ok(backend::Matrix::new(matrix.downcast::<Matrix>().cut(rows)))
+    }
+
+    fn families(&self) -> Option<&dyn backend::family::FamilyOperations> {
+        Some(self)
     }
 
     fn free_memory(&self) -> Option<usize> {

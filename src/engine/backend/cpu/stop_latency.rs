@@ -66,7 +66,7 @@ impl AttentionSink for Sees {
 #[test]
 fn attention_stops_between_its_blocks_watched_or_not() {
     let (tokens, heads, kv_heads, head_dim) = (256, 8, 4, 64);
-    let shape = AttentionShape { heads, kv_heads, head_dim, window: None };
+    let shape = AttentionShape::llama(heads, kv_heads, head_dim, None);
     let (cpu, pass, width) = (Cpu::default(), pass(tokens), kv_heads * head_dim);
     let count = tokens * heads * head_dim;
     let (q, mut out) = (buffer(0.5, count), buffer(0.0, count));

@@ -1,37 +1,71 @@
 //! The hyperparameters of a GGUF file, from the keys of its architecture and from its tensors.
 
+use super::rope;
 use crate::checkpoint::contents::Contents;
+use crate::checkpoint::family::{ARCHITECTURES, Architecture, Fallback, Means, Roped, Windows};
 use crate::checkpoint::fields::Source;
-use crate::checkpoint::names::LayerWeight;
+use crate::checkpoint::names::LayerWeight as L;
 use crate::checkpoint::screen::Screen;
-use crate::checkpoint::{Naming, Notes, Weight};
+use crate::checkpoint::{Naming, Notes, Weight, stored};
 use crate::files::gguf::Metadata;
 use crate::files::printable;
-use llama_trace_core::config::{ModelConfig, Pairing, RopeScaling};
+use llama_trace_core::config::{
+    Activation, LayerSet, ModelConfig, Multipliers, Norm, NormKind, Placement, QueryScale, Rope, RopeScaling,
+};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::tensor::{Dtype, Tensor};
+use llama_trace_core::tensor::Tensor;
 
-/// A supported architecture.
-struct Architecture {
-    /// `general.architecture`.
-    name: &'static str,
-    /// The RoPE pairing of the query and key rows in its files.
-    pairing: Pairing,
-    /// Whether each query and key head has its own norm.
-    qk_norm: bool,
+/// The names of all architectures.
+const NAMING: Naming = Naming::Gguf(&[]);
+
+/// The keys of one architecture.
+pub(super) struct Keys<'a, 'm> {
+    pub metadata: &'a Metadata<'m>,
+    pub architecture: &'static Architecture,
 }
 
-const ARCHITECTURES: &[Architecture] = &[
-    Architecture { name: "llama", pairing: Pairing::Neighbours, qk_norm: false },
-    Architecture { name: "qwen2", pairing: Pairing::Halves, qk_norm: false },
-    Architecture { name: "qwen3", pairing: Pairing::Halves, qk_norm: true },
-];
+impl Keys<'_, '_> {
+    /// The key with the architecture's name.
+    pub(super) fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture.name)
+    }
 
-/// Divisors of the RoPE frequencies. They are stored as a tensor but are not a weight.
-pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
+    pub(super) fn number(&self, name: &str) -> Result<Option<f32>> {
+        self.metadata.number(&self.key(name))
+    }
 
-/// The hyperparameters of a model with these tensors, and the notes about deviations from the file.
-/// `rope_freqs.weight`, which is a hyperparameter, is removed from the tensors. The keys `ignore` are removed from the
+    pub(super) fn size(&self, name: &str) -> Result<Option<usize>> {
+        self.metadata.size(&self.key(name))
+    }
+
+    /// Whether the architecture reads this key.
+    fn reads(&self, name: &str) -> bool {
+        self.architecture.keys.contains(&name)
+    }
+
+    /// A number of a key that only some architectures read. As in llama.cpp, 0 stands for no number.
+    fn optional(&self, name: &str) -> Result<Option<f32>> {
+        match self.reads(name) {
+            true => Ok(self.number(name)?.filter(|&number| number != 0.0)),
+            false => Ok(None),
+        }
+    }
+
+    /// A soft cap, whose default is that of the family.
+    fn cap(&self, name: &str, means: Means) -> Result<Option<f32>> {
+        if !self.reads(name) {
+            return Ok(None);
+        }
+        let default = self.architecture.family.field(means).and_then(|field| match field.default {
+            Fallback::Number(number) => Some(number as f32),
+            _ => None,
+        });
+        Ok(self.number(name)?.or(default).filter(|&cap| cap != 0.0))
+    }
+}
+
+/// The hyperparameters of a model with these tensors, and the notes about deviations from the file. Tensors that are
+/// hyperparameters are removed, and each weight gets a tensor of its own. The keys `ignore` are removed from the
 /// metadata.
 ///
 /// # Errors
@@ -43,94 +77,144 @@ pub(super) fn model_config(
     place: &str,
     ignore: &[String],
 ) -> Result<(ModelConfig, Notes)> {
-    let &Architecture { name: architecture, pairing, qk_norm } = architecture(metadata, place)?;
+    let architecture = architecture(metadata, place)?;
     if contents.tensors.is_empty() && contents.unreadable.is_empty() {
         return Err(Error::model("the GGUF file holds no tensors, only a vocabulary")
             .at(place)
             .expected("the weights of a model")
             .next("give it with --tokenizer, and the model with --model"));
     }
-    let notes = screen(metadata, &format!("{architecture}."), place, ignore)?;
-    let metadata = &*metadata;
-    let key = |name: &str| format!("{architecture}.{name}");
+    let notes = screen(metadata, architecture, contents, place, ignore)?;
+    let (family, keys) = (architecture.family, Keys { metadata, architecture });
+    let (metadata, key) = (&*keys.metadata, |name: &str| keys.key(name));
     let layers = metadata.required_size(&key("block_count"))?;
     if layers > contents.tensors.len() + contents.unreadable.len() {
         return Err(metadata.wrong(&key("block_count"), "at most as many layers as tensors", layers));
     }
-    refuse_what_is_not_computed(contents, layers, qk_norm, place)?;
-
     let dim = metadata.required_size(&key("embedding_length"))?;
     let of_layers = |name: &str| metadata.size_of_layers(&key(name), layers);
     let required_of_layers = |name: &str| {
         of_layers(name)?.ok_or_else(|| metadata.wrong(&key(name), "a whole number", "no such key"))
     };
     let heads = required_of_layers("attention.head_count")?;
-    let head_dim = head_dim(metadata, architecture, dim, heads)?;
-    let table = contents.tensors.get(&Naming::Gguf.name(Weight::Embedding));
-    // One layer with a bias is enough. A layer that lacks this bias then gives an error later, instead of being
-    // computed without it.
-    let any = |weights: [LayerWeight; 3]| {
-        (0..layers).any(|layer| weights.iter().any(|&weight| has(contents, Weight::Layer(layer, weight))))
-    };
+    let (head_dim, turned) = head_dim(&keys, dim, heads)?;
     let vocab = match metadata.size(&key("vocab_size"))? {
         Some(vocab) => vocab,
         None => match metadata.texts("tokenizer.ggml.tokens")? {
             Some(tokens) => tokens.len(),
-            None => table.and_then(|table| table.shape().first()).copied().unwrap_or(0),
+            None => {
+                let table = contents.tensors.get(&NAMING.name(Weight::Embedding));
+                table.and_then(|table| table.shape().first()).copied().unwrap_or(0)
+            }
         },
     };
-    let required = |name: &str| {
-        let key = key(name);
-        metadata.number(&key)?.ok_or_else(|| metadata.wrong(&key, "a number", "no such key"))
+    let epsilon = match family.norm.kind {
+        NormKind::Rms => "attention.layer_norm_rms_epsilon",
+        NormKind::Layer => "attention.layer_norm_epsilon",
     };
-    let config = ModelConfig {
+    let norm_eps = keys.number(epsilon)?;
+    let main = rope::rope(&keys, contents, turned, place)?;
+    let windows = windows(&keys, layers, &main)?;
+    let has_norm = has_any(contents, layers, &[L::QNorm, L::KNorm]);
+    let of_family = family.qk_norm.is_some();
+    let by_field = family.field(Means::QkNorm).is_some();
+    let scale = keys.optional("logit_scale")?.unwrap_or(1.0);
+    let mut config = ModelConfig {
         dim,
         layers,
-        heads,
-        kv_heads: of_layers("attention.head_count_kv")?.unwrap_or(heads),
-        head_dim,
         ffn_dim: required_of_layers("feed_forward_length")?,
         vocab,
         context: metadata.required_size(&key("context_length"))?,
-        norm_eps: required("attention.layer_norm_rms_epsilon")?,
-        rope_theta: metadata.number(&key("rope.freq_base"))?.unwrap_or(10000.0),
-        rope_scaling: rope_scaling(metadata, architecture, contents, head_dim, place)?,
-        pairing,
-        qk_norm,
-        // In llama.cpp, none of these architectures has a sliding window, whatever the file contains.
-        window: None,
-        window_from: 0,
-        qkv_bias: any([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
-        output_bias: any([LayerWeight::Bo; 3]),
-        mlp_bias: any([LayerWeight::B1, LayerWeight::B2, LayerWeight::B3]),
+        norm_eps: norm_eps.ok_or_else(|| metadata.wrong(&key(epsilon), "a number", "no such key"))?,
+        rope_theta: main.theta,
+        rope_scaling: main.scaling,
+        local_rope: windows.local_rope,
+        rope_dim: (turned != head_dim).then_some(turned),
+        rope_layers: windows.roped,
+        pairing: architecture.pairing,
+        qk_norm: of_family && (has_norm || !by_field),
+        qk_norm_form: family.qk_norm.unwrap_or_default(),
+        window: windows.window,
+        window_layers: windows.windowed,
+        // Files store the sum 1 + w.
+        norm: Norm { one_plus: false, ..family.norm },
+        placement: match family.field(Means::Parallel) {
+            // As in llama.cpp, the keys do not count.
+            Some(_) if !has_any(contents, layers, &[L::FfnNorm]) => Placement::Parallel,
+            _ => family.placement,
+        },
+        multipliers: Multipliers {
+            embedding: match family.root_of_dim {
+                true => (dim as f64).sqrt() as f32,
+                false => keys.optional("embedding_scale")?.unwrap_or(1.0),
+            },
+            residual: keys.optional("residual_scale")?.unwrap_or(1.0),
+            logits: if family.field(Means::LogitDivisor).is_some() { 1.0 / scale } else { scale },
+        },
+        score_scale: score_scale(&keys, [dim, heads, head_dim], layers)?,
+        query_scale: match keys.optional("attention.temperature_scale")? {
+            Some(beta) => Some(QueryScale { beta, original_context: rope::original_context(&keys)? }),
+            None => None,
+        },
+        score_cap: keys.cap("attn_logit_softcapping", Means::ScoreCap)?,
+        logit_cap: keys.cap("final_logit_softcapping", Means::LogitCap)?,
+        // Files do not name it.
+        activation: family.default_activation(),
+        ungated: family.ungated,
         tied: !has(contents, Weight::Head),
+        ..ModelConfig::of_heads(heads, of_layers("attention.head_count_kv")?.unwrap_or(heads), head_dim)
     };
-    contents.tensors.remove(ROPE_FREQS);
+    rope::remove(contents);
     config.check().map_err(|error| error.at(place))?;
+    stored::separate(contents, architecture.stored, NAMING, &config, place)?;
+    // One layer with a bias is enough. A layer that lacks this bias then gives an error later, instead of being computed
+    // without it.
+    config.qkv_bias = has_any(contents, layers, &[L::Bq, L::Bk, L::Bv]);
+    config.output_bias = has_any(contents, layers, &[L::Bo]);
+    config.mlp_bias = has_any(contents, layers, &[L::B1, L::B2, L::B3]);
+    if config.activation == Activation::Xielu {
+        xielu(metadata, contents, layers)?;
+    }
+    refuse_what_is_not_computed(contents, &config, place)?;
     Ok((config, notes))
 }
 
-/// Removes the keys `ignore` from the metadata, and checks those with the architecture's `prefix`. No other keys affect
-/// the computation.
-fn screen(metadata: &mut Metadata<'_>, prefix: &str, place: &str, ignore: &[String]) -> Result<Notes> {
+/// Removes the keys `ignore` from the metadata, and checks those of the architecture. No other keys affect the
+/// computation.
+fn screen(
+    metadata: &mut Metadata<'_>,
+    architecture: &'static Architecture,
+    contents: &Contents,
+    place: &str,
+    ignore: &[String],
+) -> Result<Notes> {
+    let prefix = format!("{}.", architecture.name);
+    let sources = [Source::Architecture(architecture), Source::Gguf];
     let mut screen = Screen::new(place, ignore);
     for name in ignore {
-        if !name.starts_with(prefix) || !metadata.remove(name) {
-            let keys = metadata.under(prefix).map(|(key, _)| format!("{prefix}{key}"));
+        if !name.starts_with(&prefix) || !metadata.remove(name) {
+            let keys = metadata.under(&prefix).map(|(key, _)| format!("{prefix}{key}"));
             return Err(screen.no_such_field(name, keys));
         }
-        screen.check_ignored(&[Source::Gguf], name, &name[prefix.len()..])?;
+        screen.check_ignored(&sources, name, &name[prefix.len()..])?;
         screen.notes.ignored.push(name.clone());
     }
-    let keys: Vec<_> = metadata.under(prefix).collect();
-    screen.fields(&[Source::Gguf], prefix, keys.iter().map(|(key, value)| (*key, value)))?;
+    let has_factor = rope::has_attention_factor(&Keys { metadata, architecture }, contents)?;
+    let keys: Vec<_> = metadata.under(&prefix).collect();
+    let read = keys.iter().filter(|(key, _)| !(has_factor && *key == "rope.scaling.attn_factor"));
+    screen.fields(&sources, &prefix, read.map(|(key, value)| (*key, value)))?;
     Ok(screen.notes)
 }
 
 /// Returns whether the file has a tensor for `weight`, of any dtype.
 fn has(contents: &Contents, weight: Weight) -> bool {
-    let name = Naming::Gguf.name(weight);
+    let name = NAMING.name(weight);
     contents.tensors.contains_key(&name) || contents.unreadable.contains_key(&name)
+}
+
+/// Returns whether a layer has a tensor for one of `weights`.
+fn has_any(contents: &Contents, layers: usize, weights: &[L]) -> bool {
+    (0..layers).any(|layer| weights.iter().any(|&weight| has(contents, Weight::Layer(layer, weight))))
 }
 
 /// The architecture named in the file.
@@ -149,11 +233,12 @@ fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Archite
 }
 
 /// Rejects a file with a tensor that this forward pass does not use, because the model computes something else.
-fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool, place: &str) -> Result<()> {
-    let known = |name: &str| match Naming::Gguf.weight(name) {
-        Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) if !qk_norm => false,
-        Some(Weight::Layer(layer, _)) => layer < layers,
-        weight => weight.is_some() || name == ROPE_FREQS,
+fn refuse_what_is_not_computed(contents: &Contents, config: &ModelConfig, place: &str) -> Result<()> {
+    let known = |name: &str| match NAMING.weight(name) {
+        // A bias is in all layers or in none.
+        Some(weight @ Weight::Layer(layer, _)) => layer < config.layers && weight.is_in(config),
+        Some(weight) => weight.is_in(config),
+        None => false,
     };
     let Some(name) = contents.tensors.keys().chain(contents.unreadable.keys()).find(|name| !known(name))
     else {
@@ -164,79 +249,129 @@ fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool
         printable(name)
     ))
     .at(place)
-    .expected(format!("the weights of {layers} layers, an embedding table, a norm and a head"))
+    .expected(format!("the weights of {} layers, an embedding table, a norm and a head", config.layers))
     .found("a tensor of a part that this program does not know, or of a layer past the last")
     .next("use a version of the model without it; this tensor is not supported"))
 }
 
-/// The head dimension C, which the file may omit.
-fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usize) -> Result<usize> {
-    let key = |name: &str| format!("{architecture}.{name}");
-    let keys = key("attention.key_length");
-    let head_dim = match metadata.size(&keys)? {
+/// The head dimension C, which the file may omit, and the number of components that RoPE rotates.
+fn head_dim(keys: &Keys<'_, '_>, dim: usize, heads: usize) -> Result<(usize, usize)> {
+    let (metadata, length) = (keys.metadata, keys.key("attention.key_length"));
+    let head_dim = match metadata.size(&length)? {
         Some(head_dim) => head_dim,
         None if heads > 0 && dim.is_multiple_of(heads) => dim / heads,
         None => {
             let found = format!("no such key; the model has width {dim} and {heads} heads");
             return Err(metadata.wrong(
-                &keys,
+                &length,
                 "the width of a head, which is required if the model's width is not divisible by the number of heads",
                 found,
             ));
         }
     };
-    // Both values must equal the width of the keys.
-    for name in ["attention.value_length", "rope.dimension_count"] {
-        if let Some(other) = metadata.size(&key(name))?.filter(|&other| other != head_dim) {
+    let turned = keys.size("rope.dimension_count")?.unwrap_or(head_dim);
+    let whole = keys.architecture.family.partial.is_none();
+    // The width of the values must equal that of the keys. Most architectures rotate whole heads.
+    let value_length = keys.size("attention.value_length")?.unwrap_or(head_dim);
+    for (name, other) in [("attention.value_length", value_length), ("rope.dimension_count", turned)] {
+        if other != head_dim && (whole || name == "attention.value_length") {
             let expected = format!("{head_dim}, the width of a head; other values are not supported");
-            return Err(metadata.wrong(&key(name), &expected, other));
+            return Err(metadata.wrong(&keys.key(name), &expected, other));
         }
     }
-    Ok(head_dim)
+    Ok((head_dim, turned))
 }
 
-/// The scaling of the RoPE frequencies: by one factor, by one factor per pair, or by both.
-fn rope_scaling(
-    metadata: &Metadata<'_>,
-    architecture: &str,
-    contents: &Contents,
-    head_dim: usize,
-    place: &str,
-) -> Result<RopeScaling> {
-    let key = |name: &str| format!("{architecture}.{name}");
-    let kind = metadata.text(&key("rope.scaling.type"))?.unwrap_or("linear");
-    if !["none", "linear"].contains(&kind) {
-        let expected = "none or linear; other kinds of RoPE scaling are not supported";
-        return Err(metadata.wrong(&key("rope.scaling.type"), expected, printable(kind)));
+/// The factor of the scores. llama.cpp knows by the number of layers which Gemmas divide by √(D/H) instead of √C.
+fn score_scale(
+    keys: &Keys<'_, '_>,
+    [dim, heads, head_dim]: [usize; 3],
+    layers: usize,
+) -> Result<Option<f32>> {
+    let by_width = matches!((keys.architecture.name, layers), ("gemma2", 46) | ("gemma3", 62));
+    if by_width && heads > 0 && dim / heads != head_dim {
+        return Ok(Some(1.0 / ((dim / heads) as f32).sqrt()));
     }
-    let factor = match metadata.number(&key("rope.scaling.factor"))? {
-        None => metadata.number(&key("rope.scale_linear"))?,
-        factor => factor,
+    keys.optional("attention.scale")
+}
+
+/// What depends on the layer.
+struct OfLayers {
+    window: Option<usize>,
+    windowed: LayerSet,
+    roped: LayerSet,
+    local_rope: Option<Rope>,
+}
+
+/// The window, and the layers with it and with RoPE.
+fn windows(keys: &Keys<'_, '_>, layers: usize, main: &Rope) -> Result<OfLayers> {
+    const WINDOW: &str = "attention.sliding_window";
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let (family, metadata) = (keys.architecture.family, keys.metadata);
+    let set = |has: &[bool]| {
+        LayerSet::of(has).ok_or_else(|| {
+            let expected = "at most 256 layers, if they are of two kinds in turn";
+            metadata.wrong(&keys.key("block_count"), expected, layers)
+        })
     };
-    // As in llama.cpp, 0 means no factor.
-    let factor = factor.filter(|&factor| kind == "linear" && factor != 0.0).unwrap_or(1.0);
-    let unreadable = contents.unreadable.get(ROPE_FREQS).cloned();
-    let Some(tensor) = contents.tensors.get(ROPE_FREQS) else {
-        return match unreadable {
-            Some(dtype) => Err(wrong_divisors(place, head_dim, dtype)),
-            None if factor == 1.0 => Ok(RopeScaling::None),
-            None => Ok(RopeScaling::Linear { factor }),
-        };
+    let window = match keys.reads(WINDOW) {
+        // In llama.cpp, the other architectures have no window, whatever the file contains.
+        false => None,
+        true if keys.architecture.name == "gemma2" => Some(keys.size(WINDOW)?.unwrap_or(4096)),
+        true => keys.size(WINDOW)?,
     };
-    if tensor.dtype() != Dtype::F32 || tensor.count() != head_dim / 2 {
-        return Err(wrong_divisors(place, head_dim, format!("{} {:?}", tensor.dtype(), tensor.shape())));
+    let window = window.filter(|&window| window > 0);
+    let windowed: Vec<bool> = match (window, family.windows) {
+        (None, _) => vec![false; layers],
+        (Some(_), Windows::Except(default)) => match metadata.flags_of_layers(&keys.key(PATTERN), layers)? {
+            Some(listed) => listed,
+            None => {
+                let pattern = keys.size(PATTERN)?.unwrap_or(default);
+                (1..=layers).map(|number| pattern == 0 || !number.is_multiple_of(pattern)).collect()
+            }
+        },
+        (Some(_), _) => vec![true; layers],
+    };
+    let any = windowed.contains(&true);
+    let roped = match family.roped {
+        Roped::All => LayerSet::ALL,
+        Roped::Listed => set(&(1..=layers).map(|number| !number.is_multiple_of(4)).collect::<Vec<_>>())?,
+        Roped::WindowedIfAny if window.is_none() => LayerSet::ALL,
+        Roped::Windowed | Roped::WindowedIfAny => set(&windowed)?,
+    };
+    let theta = keys.number("rope.freq_base_swa")?.filter(|_| keys.reads("rope.freq_base_swa"));
+    let local_rope = match keys.architecture.name {
+        "gemma3" => Some(Rope { theta: theta.unwrap_or(10_000.0), scaling: RopeScaling::None }),
+        "olmo2" => Some(Rope { theta: theta.unwrap_or(main.theta), scaling: RopeScaling::None }),
+        _ => theta.map(|theta| Rope { theta, scaling: main.scaling.clone() }),
+    };
+    Ok(OfLayers {
+        window: window.filter(|_| any),
+        windowed: if any { set(&windowed)? } else { LayerSet::ALL },
+        roped,
+        local_rope: local_rope.filter(|local| any && local != main),
+    })
+}
+
+/// Makes a weight for each layer from the keys with xIELU's numbers.
+fn xielu(metadata: &Metadata<'_>, contents: &mut Contents, layers: usize) -> Result<()> {
+    let list = |key: &str| -> Result<Vec<f32>> {
+        let list = metadata.floats(key)?.map(|list| list.floats().collect::<Vec<_>>());
+        list.filter(|list| list.len() == layers).ok_or_else(|| {
+            metadata.wrong(key, &format!("a number for each of {layers} layers"), "another number of them")
+        })
+    };
+    for (key, value) in [("xielu.beta", 0.5_f32), ("xielu.eps", -1e-6)] {
+        // The numbers may have been rounded to bfloat16.
+        if let Some(other) = list(key)?.into_iter().find(|other| (other - value).abs() > value.abs() / 64.0) {
+            return Err(metadata.wrong(key, &value.to_string(), other));
+        }
     }
-    Ok(RopeScaling::Divisors(divisors(tensor).map(|divisor| divisor * factor).collect()))
-}
-
-fn divisors(tensor: &Tensor) -> impl Iterator<Item = f32> {
-    tensor.bytes().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
-}
-
-fn wrong_divisors(place: &str, head_dim: usize, found: String) -> Error {
-    Error::model(format!("tensor `{ROPE_FREQS}` is not valid"))
-        .at(place)
-        .expected(format!("F32 [{}], one divisor for each pair of components of a head", head_dim / 2))
-        .found(found)
-        .next("fetch the file again, or use another version of the model")
+    let (positive, negative) = (list("xielu.alpha_p")?, list("xielu.alpha_n")?);
+    for (layer, (positive, negative)) in positive.into_iter().zip(negative).enumerate() {
+        let name = NAMING.name(Weight::Layer(layer, L::Xielu));
+        let tensor = Tensor::floats(vec![2], &[positive, negative]);
+        contents.tensors.extend(tensor.map(|tensor| (name, tensor)));
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@
 //! All data stay in the mapped file. The specification is `docs/gguf.md` of ggml.
 
 mod config;
+mod rope;
 mod split;
 mod tensors;
 
@@ -20,7 +21,8 @@ use llama_trace_core::tensor::{Dtypes, Tensor};
 /// does not hold the complete header and table, or if they are damaged.
 pub fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
     let header = header(bytes, "").ok()?;
-    tensors::places(&header, config::ROPE_FREQS).ok()
+    let places = rope::DIVISORS.iter().map(|name| tensors::places(&header, name));
+    Some(places.collect::<Result<Vec<_>>>().ok()?.concat())
 }
 
 /// Opens the checkpoint at `path` without the keys `ignore` of its configuration. If it was split into several files,
@@ -75,7 +77,7 @@ fn assemble(
         notes,
         tensors: contents.tensors,
         unreadable: contents.unreadable,
-        naming: Naming::Gguf,
+        naming: Naming::Gguf(&[]),
     })
 }
 

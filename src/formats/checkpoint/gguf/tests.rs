@@ -1,3 +1,5 @@
+mod families;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -116,12 +118,26 @@ fn frequencies_are_divided() {
     refused(&tensors(keys()).tensor("rope_freqs.weight", &[2], 8.0), "F32 [1]");
     refused(&tensors(keys()).row("rope_freqs.weight", &[1], 26, 0), "I32");
     refused(&tensors(keys()).tensor("rope_freqs.weight", &[1], 0.0), "positive");
-    refused(&tensors(keys()).text("llama.rope.scaling.type", "yarn"), "yarn");
+    refused(&tensors(keys()).text("llama.rope.scaling.type", "spiral"), "spiral");
+    refused(&tensors(keys()).text("llama.rope.scaling.type", "longrope"), "rope_factors_long.weight");
+    let yarn =
+        |build: Build| build.text("llama.rope.scaling.type", "yarn").f32("llama.rope.scaling.factor", 4.0);
+    let expected = RopeScaling::Yarn {
+        factor: 4.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        original_context: 16,
+        attention_factor: (2.0 * (0.1 * 4_f64.ln() + 1.0)) as f32,
+        truncate: true,
+    };
+    let yarned = yarn(tensors(keys())).u32("llama.rope.scaling.original_context_length", 16);
+    assert_eq!(scaling(yarned.f32("llama.rope.scaling.attn_factor", 2.0)), expected);
+    refused(&yarn(divided()), "divisors");
 }
 
 #[test]
 fn what_is_not_computed_is_refused_by_name() {
-    refused(&tensors(Build::new().text("general.architecture", "gemma3")), "`gemma3`");
+    refused(&tensors(Build::new().text("general.architecture", "gpt2")), "`gpt2`");
     refused(&tensors(Build::new()), "architecture ``");
     refused(&tensors(keys()).text("general.type", "adapter"), "adapter");
     refused(&tensors(keys()).u32("llama.expert_count", 8), "mixtures of experts");

@@ -1,5 +1,7 @@
+mod families;
+
 use super::*;
-use llama_trace_core::config::RopeScaling;
+use llama_trace_core::config::{LayerSet, RopeScaling};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -15,7 +17,7 @@ fn with(changes: &Value) -> Result<ModelConfig> {
     for (name, value) in changes.as_object().unwrap() {
         config[name] = value.clone();
     }
-    model_config(&config.to_string(), "config.json", &[]).map(|(config, _)| config)
+    model_config(&config.to_string(), "config.json", &[]).map(|described| described.config)
 }
 
 fn message(changes: &Value) -> String {
@@ -88,7 +90,7 @@ fn of(family: &str, changes: &Value) -> Result<ModelConfig> {
 fn a_family_is_its_switches() {
     let config = of("mistral", &json!({"attention_bias": true, "mlp_bias": true})).unwrap();
     assert!(!config.qkv_bias && !config.output_bias && !config.mlp_bias && !config.qk_norm);
-    assert_eq!((config.window, config.window_from, config.context), (Some(4096), 0, 131_072));
+    assert_eq!((config.window, config.window_layers, config.context), (Some(4096), LayerSet::ALL, 131_072));
     assert_eq!(of("mistral", &json!({"sliding_window": null})).unwrap().window, None);
     assert_eq!(of("mistral", &json!({"sliding_window": 7})).unwrap().window, Some(7));
     of("mistral", &json!({"sliding_window": 0})).unwrap_err();
@@ -107,7 +109,7 @@ fn a_family_is_its_switches() {
     named.as_object_mut().unwrap().remove("model_type");
     named["architectures"] = json!(["Qwen3ForCausalLM"]);
     named["num_key_value_heads"] = json!(2);
-    assert!(model_config(&named.to_string(), "config.json", &[]).unwrap().0.qk_norm);
+    assert!(model_config(&named.to_string(), "config.json", &[]).unwrap().config.qk_norm);
     assert!(message(&json!({"model_type": "qwen2"})).contains("num_key_value_heads"));
     assert_eq!(of("qwen2", &json!({"num_key_value_heads": null})).unwrap().kv_heads, 4);
     // The masks have no window here, but transformers' cache drops the keys outside it.
@@ -122,15 +124,17 @@ fn the_layers_with_a_window_are_counted_or_listed() {
             for (name, value) in changes.as_object().unwrap() {
                 all[name] = value.clone();
             }
-            of(family, &all).map(|config| (config.window, config.window_from))
+            of(family, &all).map(|config| (config.window, config.window_layers))
         };
         let (full, sliding) = ("full_attention", "sliding_attention");
-        assert_eq!(windows(json!({})).unwrap(), (None, 0), "28 layers without one");
-        assert_eq!(windows(json!({"max_window_layers": 1})).unwrap(), (Some(7), 1));
-        assert_eq!(windows(json!({"max_window_layers": 0})).unwrap(), (Some(7), 0));
-        assert_eq!(windows(json!({"layer_types": [full, sliding]})).unwrap(), (Some(7), 1));
-        assert_eq!(windows(json!({"layer_types": [full, full]})).unwrap(), (None, 0));
-        for wrong in [json!([sliding, full]), json!([full]), json!([full, "chunked_attention"]), json!("x")] {
+        assert_eq!(windows(json!({})).unwrap(), (None, LayerSet::ALL), "28 layers without one");
+        assert_eq!(windows(json!({"max_window_layers": 1})).unwrap(), (Some(7), LayerSet::From(1)));
+        assert_eq!(windows(json!({"max_window_layers": 0})).unwrap(), (Some(7), LayerSet::ALL));
+        assert_eq!(windows(json!({"layer_types": [full, sliding]})).unwrap(), (Some(7), LayerSet::From(1)));
+        assert_eq!(windows(json!({"layer_types": [full, full]})).unwrap(), (None, LayerSet::ALL));
+        let listed = LayerSet::of(&[true, false]).unwrap();
+        assert_eq!(windows(json!({"layer_types": [sliding, full]})).unwrap(), (Some(7), listed));
+        for wrong in [json!([full]), json!([full, "chunked_attention"]), json!("x")] {
             windows(json!({"layer_types": wrong})).unwrap_err();
         }
         let off = json!({"use_sliding_window": false, "layer_types": [full, sliding]});
@@ -167,10 +171,18 @@ fn rope_in_both_spellings() {
 
 #[test]
 fn what_is_not_computed_is_named() {
-    for other in ["smollm3", "mistral3", "mistral4", "ministral", "gemma2", "phi3", "qwen3_moe", ""] {
+    for (other, part) in [
+        ("deepseek_v3", "multi-head latent attention"),
+        ("qwen3_next", "gated DeltaNet"),
+        ("mamba2", "Mamba"),
+        ("qwen3_moe", "experts"),
+        ("gemma3n_text", "shared by layers"),
+        ("gpt2", "found: \"gpt2\""),
+        ("", "found: \"\""),
+    ] {
         let text = message(&json!({"model_type": other}));
-        let works = ["\"llama\"", "\"mistral\"", "\"qwen2\"", "\"qwen3\"", "SmolLM2"];
-        assert!(text.contains(&format!("\"{other}\"")), "{text}");
+        let works = ["\"llama\"", "\"mistral\"", "\"qwen2\"", "\"gemma3_text\" (Gemma 3)", "SmolLM2"];
+        assert!(text.contains(&format!("\"{other}\"")) && text.contains(part), "{text}");
         assert!(text.contains("next: use a model of one of these families"), "{text}");
         assert!(works.iter().all(|name| text.contains(name)), "{text}");
     }
@@ -178,10 +190,14 @@ fn what_is_not_computed_is_named() {
     nameless.as_object_mut().unwrap().remove("model_type");
     let text = model_config(&nameless.to_string(), "config.json", &[]).unwrap_err().to_string();
     assert!(text.contains("no model_type"), "{text}");
-    assert!(message(&json!({"rope_scaling": {"type": "yarn", "factor": 2}})).contains("\"yarn\""));
+    assert!(message(&json!({"rope_scaling": {"type": "spiral", "factor": 2}})).contains("\"spiral\""));
     assert!(message(&json!({"rope_scaling": {"type": "llama3", "factor": 2}})).contains("low_freq_factor"));
     assert!(message(&json!({"quantization_config": {"quant_method": "awq"}})).contains("\"awq\""));
-    assert!(message(&json!({"hidden_act": "gelu"})).contains("\"gelu\""));
+    assert!(message(&json!({"hidden_act": "relu"})).contains("\"relu\""));
+    assert!(message(&json!({"hidden_act": "xielu"})).contains("\"xielu\""));
+    assert!(
+        message(&json!({"kv_lora_rank": 512})).contains("multi-head latent attention (MLA) is not supported")
+    );
     assert!(message(&json!({"rope_parameters": {"partial_rotary_factor": 0.5}})).contains("0.5"));
 }
 

@@ -114,9 +114,6 @@ impl Params {
         let config = ModelConfig {
             dim: self.dim,
             layers: self.layers,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
             ffn_dim: self.ffn_dim,
             vocab,
             context: self.context,
@@ -124,13 +121,8 @@ impl Params {
             rope_theta: self.rope_theta,
             rope_scaling: self.rope_scaling.clone(),
             pairing: Pairing::Neighbours,
-            qkv_bias: false,
-            output_bias: false,
-            mlp_bias: false,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
             tied,
+            ..ModelConfig::of_heads(self.heads, self.kv_heads, self.head_dim)
         };
         config.check()?;
         Ok(config)

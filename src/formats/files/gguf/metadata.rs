@@ -190,6 +190,25 @@ impl<'a> Metadata<'a> {
         }
     }
 
+    /// An array with one flag or whole number for each of `layers` layers: whether it is not 0. `None` if the key is
+    /// absent or holds no array.
+    pub(crate) fn flags_of_layers(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>> {
+        let Some(Value::List(list)) = self.values.get(key) else { return Ok(None) };
+        let is_set = |value: &Value<'_>| match value {
+            Value::Flag(flag) => Some(*flag),
+            Value::Whole(number) => Some(*number != 0),
+            _ => None,
+        };
+        let flags: Option<Vec<bool>> = list.kind.size().and_then(|width| {
+            let values = list.bytes.chunks_exact(width as usize);
+            values.map(|bytes| is_set(&list.kind.scalar(bytes))).collect()
+        });
+        flags.filter(|flags| flags.len() == layers).map(Some).ok_or_else(|| {
+            let expected = format!("true or false for each of {layers} layers");
+            self.wrong(key, &expected, brief(&json(&Value::List(*list))))
+        })
+    }
+
     /// [`Metadata::size`] of a required key.
     pub(crate) fn required_size(&self, key: &str) -> Result<usize> {
         self.size(key)?.ok_or_else(|| self.wrong(key, "a whole number", "no such key"))

@@ -8,7 +8,6 @@ use super::{Mistake, ROPE, SEEING, stages};
 use crate::check::{Change, Nothing};
 use llama_trace_core::config::Pairing;
 use llama_trace_core::explain::{Cell, Exact, Fold, Line, Rule};
-use llama_trace_core::ops::attention::visible;
 use llama_trace_core::trace::{Frame, ModelCard, Op, PassDims, Site, Sizes, Stage};
 
 /// The largest position offset.
@@ -295,8 +294,7 @@ impl Shifted {
     /// The keys that token `t` of a pass sees.
     fn seen(&self, site: Site, dims: PassDims, t: usize) -> Range<usize> {
         let Some(by) = self.by else { return 0..dims.keys() };
-        let window = site.layer.map_or(self.sizes.window, |layer| self.sizes.window_of(layer));
-        let seen = visible(dims.start + t, window);
+        let seen = self.sizes.sees(site.layer).keys(dims.start + t);
         let end = seen.end.saturating_add_signed(by).clamp(1, dims.keys());
         seen.start.min(end - 1)..end
     }

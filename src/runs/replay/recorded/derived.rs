@@ -10,7 +10,7 @@ use crate::replay::derive::{Rows, derive_rows, is_derivable, shaped};
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
-use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::stage::{Input, Section};
 use llama_trace_core::trace::{
     Block, Frame, FrameData, ModelCard, PassDims, Region, Run, Site, Stage, Stats,
 };
@@ -79,8 +79,7 @@ impl Reader {
             return Ok(Frame { site, axes: site.stage.axes(), data });
         }
         match site.stage {
-            Stage::CacheK => self.cached(site, Stage::XkRope, rows),
-            Stage::CacheV => self.cached(site, Stage::Xv, rows),
+            Stage::CacheK | Stage::CacheV => self.cached(site, rows),
             stage if stage.info().section == Section::Sampler => self.drawn_from(site),
             Stage::AttnResidual | Stage::FfnResidual => self.residual(site, rows),
             Stage::XqRope | Stage::XkRope if self.edits.is_some() => self.rotated(site, rows),
@@ -150,8 +149,11 @@ impl Reader {
     }
 
     /// Rows of the cache: the writes of every pass so far, in the cache's number type.
-    fn cached(&mut self, site: Site, written: Stage, rows: Range<usize>) -> Result<Frame> {
-        let sizes = self.sizes();
+    fn cached(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
+        let (sizes, own) = (self.sizes(), self.dims(site)?);
+        let Some(&Input::Stage(written)) = site.inputs(&sizes, own).first() else {
+            return Err(self.not_here(site));
+        };
         let mut values: Vec<f32> = Vec::new();
         let passes: Vec<PassDims> =
             self.trace.passes(self.run, self.sequence)[..=site.pass].iter().map(|pass| pass.dims).collect();
@@ -179,7 +181,7 @@ impl Reader {
     fn drawn_from(&mut self, site: Site) -> Result<Frame> {
         let (dims, sizes) = (self.dims(site)?, self.sizes());
         let last = dims.tokens - 1..dims.tokens;
-        let logits = self.rows(site.other(Stage::Logits), last.clone())?;
+        let logits = self.rows(site.other(sizes.last_logits()), last.clone())?;
         let shape = sizes.shape(site.stage.axes(), dims);
         // The sampler does not know the run.
         let of_run = Site { run: Run::ITSELF, ..site };

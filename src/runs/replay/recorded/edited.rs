@@ -13,19 +13,22 @@ use crate::replay::derive::values as values_of;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::edit::{Edit, Edits, Kept as Inputs, Reach};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::ops::elementwise::times;
 use llama_trace_core::ops::rope::rope;
+use llama_trace_core::ops::round;
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::stage::Input;
-use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Run, Site, Sizes, Stage, Stats};
+use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Run, Site, Stage, Stats};
 use llama_trace_engine::backend::edited::{Attention, attention};
 use llama_trace_engine::backend::{AttentionPart, AttentionShape, Span};
 
 /// The stages inside attention, and its result.
-const ATTENTION: [Stage; 7] = [
+const ATTENTION: [Stage; 8] = [
     Stage::Keys,
     Stage::Values,
     Stage::Qk,
     Stage::Scores,
+    Stage::CappedScores,
     Stage::MaskedScores,
     Stage::Softmax,
     Stage::AttnHeads,
@@ -86,7 +89,7 @@ impl Unreached {
     fn is_stale(&self, site: Site) -> bool {
         let Some(dims) = self.dims(site) else { return false };
         let sizes = self.card.sizes();
-        let inputs = site.stage.inputs(&sizes, dims).into_iter();
+        let inputs = site.inputs(&sizes, dims).into_iter();
         inputs.filter_map(|input| site.input(input, &sizes)).any(|input| self.is_reached(input))
     }
 
@@ -188,7 +191,7 @@ impl Reader {
     fn apply(&mut self, edits: &Edits, site: Site, values: &mut [f32]) -> Result<()> {
         let (dims, sizes) = (self.dims(site)?, self.sizes());
         let mut inputs = Inputs::default();
-        for input in site.stage.inputs(&sizes, dims) {
+        for input in site.inputs(&sizes, dims) {
             let stage = match input {
                 Input::Stage(stage) if edits.keeps(&sizes, dims, site.other(stage), false) => Some(stage),
                 Input::LayerInput if edits.keeps(&sizes, dims, site, true) => None,
@@ -206,13 +209,13 @@ impl Reader {
     /// A stage inside attention, or its result, before the edits of the result.
     fn edited_attention(&mut self, edits: &Edits, site: Site) -> Result<Vec<f32>> {
         let (dims, sizes) = (self.dims(site)?, self.sizes());
-        let [q, keys, values] = [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| site.other(stage));
-        let (q, keys, values) = (self.frame(q)?, self.frame(keys)?, self.frame(values)?);
         let layer = site.layer.unwrap_or(0);
-        let Sizes { heads, kv_heads, head_dim, .. } = sizes;
+        let stages = [sizes.queries(layer), Stage::CacheK, Stage::CacheV];
+        let [q, keys, values] = stages.map(|stage| site.other(stage));
+        let (q, keys, values) = (self.frame(q)?, self.frame(keys)?, self.frame(values)?);
         let precision = self.trace.card().precision;
         let of = Attention {
-            shape: AttentionShape { heads, kv_heads, head_dim, window: sizes.window_of(layer) },
+            shape: AttentionShape::of(&self.trace.card().config, layer),
             span: Span { sequence: site.sequence, start: dims.start, tokens: dims.tokens },
             precision,
             q: values_of(&q),
@@ -223,7 +226,7 @@ impl Reader {
         let mut change = |part: AttentionPart, values: &mut [f32]| {
             let stage = part.stage();
             let here = site.other(stage);
-            if !stage.present(&sizes, dims) {
+            if !here.present(&sizes, dims) {
                 return Ok(());
             }
             edits.apply((&sizes, precision), &mut inputs, here, dims, &(0..dims.tokens), values)?;
@@ -242,18 +245,28 @@ impl Reader {
     /// Queries or keys after RoPE, whose input an edit reaches.
     pub(super) fn rotated(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         let (dims, sizes, card) = (self.dims(site)?, self.sizes(), self.trace.card().clone());
-        let inputs = site.stage.inputs(&sizes, dims);
-        let Some(Input::Stage(from)) = inputs.first().copied() else { return Err(self.not_here(site)) };
+        let inputs = site.inputs(&sizes, dims);
+        let [Input::Stage(from), Input::Stage(cos), Input::Stage(sin)] = inputs[..] else {
+            return Err(self.not_here(site));
+        };
         let x = self.rows(site.other(from), rows.clone())?;
         let of_token = sizes.rows(site.stage.axes(), dims) / dims.tokens;
         let tokens = rows.start / of_token..rows.end.div_ceil(of_token);
-        let [cos, sin] = [Stage::RopeCos, Stage::RopeSin].map(|stage| Site { layer: None, stage, ..site });
+        let [cos, sin] = [cos, sin].map(|stage| Site { layer: None, stage, ..site });
+        let turned = 2 * sizes.pairs;
+        let scale = card.config.query_scale.filter(|_| site.stage == Stage::XqRope);
         let (cos, sin) = (self.rows(cos, tokens.clone())?, self.rows(sin, tokens)?);
         let mut out = vec![0.0; rows.len() * sizes.head_dim];
         for (row, out) in rows.clone().zip(out.chunks_exact_mut(sizes.head_dim)) {
             let t = row / of_token;
             let (cos, sin) = (cos.floats(t..t + 1), sin.floats(t..t + 1));
-            rope(x.floats(row..row + 1), cos, sin, card.config.pairing, card.precision, out);
+            let x = x.floats(row..row + 1);
+            rope(&x[..turned], cos, sin, card.config.pairing, card.precision, &mut out[..turned]);
+            out[turned..].copy_from_slice(&x[turned..]);
+            if let Some(scale) = scale {
+                let by = round::value(card.precision, scale.at(dims.start + t));
+                times(by, card.precision, out);
+            }
         }
         let array = ArrayD::from_shape_vec(IxDyn(&[rows.len(), sizes.head_dim]), out);
         let array = array.unwrap_or_else(|_| unreachable!("each row was computed"));

@@ -39,14 +39,18 @@ impl<'a> Follows<'a> {
     }
 
     fn derives(&mut self, site: Site) -> bool {
+        let Some(dims) = self.kept.dims(site) else { return false };
+        let sizes = self.kept.card().sizes();
         match site.stage {
-            Stage::CacheK => self.cached(site, Stage::XkRope),
-            Stage::CacheV => self.cached(site, Stage::Xv),
+            Stage::CacheK | Stage::CacheV => match site.inputs(&sizes, dims).first() {
+                Some(&Input::Stage(written)) => self.cached(site, written),
+                _ => false,
+            },
             stage if stage.info().section == Section::Sampler => {
-                self.drawn && self.has(site.other(Stage::Logits))
+                self.drawn && self.has(site.other(sizes.last_logits()))
             }
             stage => stage.info().derived_from.is_some_and(|from| {
-                from.iter().all(|input| match *input {
+                from.iter().all(|input| match input.in_layer(&sizes, dims, site.layer) {
                     Input::Stage(from) => self.has(site.other(from)),
                     Input::LayerInput => self.has(site.layer_input()),
                     Input::Positions => true,

@@ -35,7 +35,13 @@ impl Worker<'_> {
             let skipped = rows.start + 1 - tokens.start;
             let (ids, told) = (&ids[skipped..], &mut told[skipped..]);
             let Session { model, work, .. } = &mut self.session;
-            let mut probe = LogprobProbe { first: rows.start, vocab: sizes.vocab, ids, told };
+            let mut probe = LogprobProbe {
+                first: rows.start,
+                logits: sizes.last_logits(),
+                vocab: sizes.vocab,
+                ids,
+                told,
+            };
             pass::finish_rows(model, work, rows, &mut probe)?;
             model.backend.sync()?;
         }
@@ -47,6 +53,8 @@ impl Worker<'_> {
 struct LogprobProbe<'a> {
     /// The first row.
     first: usize,
+    /// The stage with the final logits.
+    logits: Stage,
     /// V.
     vocab: usize,
     /// The token that follows each row.
@@ -61,7 +69,7 @@ impl Probe for LogprobProbe<'_> {
     }
 
     fn wants(&self, site: Site) -> bool {
-        site.stage == Stage::Logits
+        site.stage == self.logits
     }
 
     fn record(&mut self, _: Site, rows: Range<usize>, values: Values<'_>) {
