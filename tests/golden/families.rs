@@ -75,13 +75,14 @@ families! {
     olmo3 gguf
     glm4 gguf
     granite gguf
-    gemma2 gguf
+    gemma2 folder
+    gemma2_scale gguf
     phi3 folder
     phi3_long gguf
     phi4_mini gguf
     llama_yarn gguf
     qwen2_yarn gguf
-    qwen3_yarn gguf
+    qwen3_yarn folder
     ministral3 gguf
     llama_dynamic folder
     cohere gguf
