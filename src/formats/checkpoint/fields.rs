@@ -153,7 +153,7 @@ pub const TABLE: &[Row] = &[
     ]),
     // Some families read these. The others have no biases and no windows, whatever the field contains.
     row(HuggingFace, Harmless, Absent, &[
-        "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers",
+        "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers", "_sliding_window_pattern",
     ]),
     // In the families that do not read these, the masks do not depend on them. The cache does, and drops keys.
     row(HuggingFace, Refused(&[]), Absent, &["sliding_window"]),
@@ -201,8 +201,8 @@ pub const TABLE: &[Row] = &[
     row(Rope, Obeyed, Absent, &[
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     ]),
-    // max_position_embeddings repeats the field of the file.
-    row(Rope, Harmless, Absent, &["finetuned", "max_position_embeddings"]),
+    // max_position_embeddings repeats the field of the file. Other programs read attn_factor, but transformers does not.
+    row(Rope, Harmless, Absent, &["finetuned", "max_position_embeddings", "attn_factor"]),
     // Refused only if the kind of RoPE or the family does not read them.
     row(Rope, Refused(ONE), Absent, &["partial_rotary_factor", "attention_factor", "mscale", "mscale_all_dim"]),
     row(Rope, Refused(&[]), Absent, &[

@@ -268,3 +268,33 @@ impl PartialEq for Family {
         self.model_type == other.model_type
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_is_a_table_of_at_most_25_lines() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoint/family");
+        let mut tables = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            for table in text.split("\npub(super) const ").skip(1) {
+                let (name, rest) = table.split_once(": ").unwrap();
+                if rest.starts_with("Family = Family {") {
+                    tables += 1;
+                    let lines = rest.lines().take_while(|line| *line != "};").count() + 1;
+                    assert!(lines <= 25, "{name} has {lines} lines");
+                }
+            }
+        }
+        assert_eq!(tables, FAMILIES.len());
+    }
+
+    #[test]
+    fn an_architecture_has_a_family() {
+        for architecture in ARCHITECTURES {
+            assert!(FAMILIES.contains(&architecture.family), "{}", architecture.name);
+        }
+    }
+}

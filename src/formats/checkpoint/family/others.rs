@@ -6,7 +6,8 @@ use super::{
     ROUNDED_ONCE, RopeKind, Roped, Stored, Windows, field, nullable,
 };
 
-/// Llama with fused tensors and LongRoPE (Abdin et al., 2024, "Phi-3 Technical Report").
+/// Llama with fused tensors and LongRoPE, which has other names in older files (Abdin et al., 2024, "Phi-3 Technical
+/// Report").
 pub(super) const PHI3: Family = Family {
     model_type: "phi3",
     class: "Phi3ForCausalLM",
@@ -20,7 +21,6 @@ pub(super) const PHI3: Family = Family {
     ],
     windows: Windows::All,
     partial: Some(1.0),
-    // Older files have other names of LongRoPE.
     rope_kinds: &[
         ("default", RopeKind::Default),
         ("longrope", RopeKind::LongRope),
