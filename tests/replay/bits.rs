@@ -21,7 +21,7 @@ use llama_trace_core::trace::{
 };
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::backend::cpu::{Cpu, Kernel};
-use llama_trace_engine::generate::{Sampler, Sampling, Session};
+use llama_trace_engine::generate::{Next, Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::random;
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
