@@ -1,5 +1,7 @@
 //! `llama-trace info`: the contents of a checkpoint, and the size of a trace of it.
 
+mod switches;
+
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 
@@ -94,7 +96,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision, edits: &[Edit]
         ("F", config.ffn_dim.to_string(), "feed-forward width".into()),
         ("V", config.vocab.to_string(), "vocabulary".into()),
         ("context", config.context.to_string(), context_note(checkpoint).into()),
-        ("ε", format!("{:?}", config.norm_eps), "of RMSNorm".into()),
+        ("ε", format!("{:?}", config.norm_eps), "of the norms".into()),
         ("θ", config.rope_theta.to_string(), "of RoPE".into()),
         ("scaling", config.rope_scaling.to_string(), scaling_note(checkpoint).into()),
         ("pairing", config.pairing.name().into(), "components that RoPE rotates together".into()),
@@ -103,7 +105,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision, edits: &[Edit]
         ("window", window.0, window.1),
         ("q/k norm", if config.qk_norm { "yes" } else { "no" }.into(), String::new()),
     ];
-    for (name, value, note) in rows {
+    for (name, value, note) in rows.into_iter().chain(switches::rows(config)) {
         writeln!(out, "  {name:<9} {value:<12} {note}")?;
     }
 

@@ -154,7 +154,10 @@ fn every_obeyed_field_has_a_case_and_every_refused_one_is_refused() {
     for (kind, model) in [("llama", "gqa"), ("mistral", "mistral"), ("qwen2", "qwen2"), ("qwen3", "qwen3")] {
         let family = Family::of_type(kind).unwrap();
         for field in family.fields.iter().filter(|field| field.means != Means::Nothing) {
-            assert!(is_tried(Some(model), field.name, &cases), "{kind} {} has no case", field.name);
+            // These fields are in every family. Only their defaults differ.
+            let common = [Means::KvHeads, Means::HeadDim, Means::Context].contains(&field.means);
+            let model = Some(model).filter(|_| !common);
+            assert!(is_tried(model, field.name, &cases), "{kind} {} has no case", field.name);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `llama-trace tokenize`, as a user runs it.
 
+#[path = "tokenize/families.rs"]
+mod families;
 #[path = "tokenize/folders.rs"]
 mod folders;
 

@@ -82,7 +82,7 @@ const fn row(source: Source, rule: Rule, null: Null, names: &'static [&'static s
     Row { source, rule, null, names }
 }
 
-const ONE: &[Neutral] = &[Neutral::Number(1.0)];
+pub(super) const ONE: &[Neutral] = &[Neutral::Number(1.0)];
 const ZERO: &[Neutral] = &[Neutral::Number(0.0)];
 /// In llama.cpp a factor of 0 means no factor.
 const ONE_OR_ZERO: &[Neutral] = &[Neutral::Number(1.0), Neutral::Number(0.0)];
@@ -132,6 +132,8 @@ pub const TABLE: &[Row] = &[
         "tokenizer_file", "prefix", "revision", "license", "transformers.js_config", "transformers_js_config",
         "is_llama_config", "is_qwen2_config", "internal_version", "rope_interleaved", "unsloth_*", "_unsloth*", "mergekit*", "max_sequence_length",
         "max_seq_len", "max_seq_length", "max_length_seq", "seq_length", "model_max_length", "user_max_position",
+        "full_attn_mod", "interpolate_factor", "layer_switch", "order_of_interleaved_layers", "use_gated_activation",
+        "use_parallel_block", "use_parallel_embedding", "use_embedding_sharing", "use_rmsnorm",
         "training_args", "peft_type", "_pre_quantization_dtype", "world_size", "nanotron_version", "language",
         // Tokens.
         "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
@@ -153,7 +155,7 @@ pub const TABLE: &[Row] = &[
     ]),
     // Some families read these. The others have no biases and no windows, whatever the field contains.
     row(HuggingFace, Harmless, Absent, &[
-        "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers",
+        "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers", "_sliding_window_pattern",
     ]),
     // In the families that do not read these, the masks do not depend on them. The cache does, and drops keys.
     row(HuggingFace, Refused(&[]), Absent, &["sliding_window"]),
@@ -201,8 +203,8 @@ pub const TABLE: &[Row] = &[
     row(Rope, Obeyed, Absent, &[
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     ]),
-    // max_position_embeddings repeats the field of the file.
-    row(Rope, Harmless, Absent, &["finetuned", "max_position_embeddings"]),
+    // max_position_embeddings repeats the field of the file. Other programs read attn_factor, but transformers does not.
+    row(Rope, Harmless, Absent, &["finetuned", "max_position_embeddings", "attn_factor"]),
     // Refused only if the kind of RoPE or the family does not read them.
     row(Rope, Refused(ONE), Absent, &["partial_rotary_factor", "attention_factor", "mscale", "mscale_all_dim"]),
     row(Rope, Refused(&[]), Absent, &[

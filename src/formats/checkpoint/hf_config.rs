@@ -149,6 +149,10 @@ fn of_family(read: Reading<'_>, screen: &mut Screen<'_>, ignore: &[String]) -> R
         true => Placement::Parallel,
         false => family.placement,
     };
+    let qk_norm = match read.flag(Means::QkNorm)? {
+        Some(false) => None,
+        _ => family.qk_norm,
+    };
     let config = ModelConfig {
         dim,
         layers,
@@ -165,8 +169,8 @@ fn of_family(read: Reading<'_>, screen: &mut Screen<'_>, ignore: &[String]) -> R
         qkv_bias: family.qkv_bias || all || attention || read.is(Means::QkvBias)?,
         output_bias: all || attention || read.is(Means::OutputBias)?,
         mlp_bias: all || read.is(Means::MlpBias)?,
-        qk_norm: family.qk_norm.is_some() && read.flag(Means::QkNorm)? != Some(false),
-        qk_norm_form: family.qk_norm.unwrap_or_default(),
+        qk_norm: qk_norm.is_some(),
+        qk_norm_form: qk_norm.unwrap_or_default(),
         window: of_layers.window,
         window_layers: of_layers.windowed,
         norm: family.norm,

@@ -238,11 +238,20 @@ impl Naming {
     /// The weight called `name` in this convention.
     pub(crate) fn weight(self, name: &str) -> Option<Weight> {
         let layer = name.split('.').find_map(|part| part.parse().ok());
+        let renames = match self {
+            Self::HuggingFace(renames) | Self::Gguf(renames) => renames,
+            Self::Meta => &[],
+        };
+        // A family's own name goes before the name of another weight in Llama.
+        let own = layer.and_then(|layer| {
+            let (weight, _) = renames.iter().find(|(_, rest)| self.in_layer(layer, rest) == name)?;
+            Some(Weight::Layer(layer, *weight))
+        });
         let in_layer = layer.map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
-        [Weight::Embedding, Weight::FinalNorm, Weight::FinalNormBias, Weight::Head]
+        let mut all = [Weight::Embedding, Weight::FinalNorm, Weight::FinalNormBias, Weight::Head]
             .into_iter()
-            .chain(in_layer.into_iter().flatten())
-            .find(|&weight| self.name(weight) == name)
+            .chain(in_layer.into_iter().flatten());
+        own.or_else(|| all.find(|&weight| self.name(weight) == name))
     }
 }
 
@@ -363,6 +372,14 @@ mod tests {
                 assert_eq!(naming.weight(name), None);
             }
         }
+    }
+
+    #[test]
+    fn a_familys_name_goes_before_llamas() {
+        let naming = Naming::HuggingFace(&[(LayerWeight::PostAttnNorm, "post_attention_layernorm.weight")]);
+        let name = "model.layers.3.post_attention_layernorm.weight";
+        let weight = Weight::Layer(3, LayerWeight::PostAttnNorm);
+        assert_eq!((naming.weight(name), naming.name(weight).as_str()), (Some(weight), name));
     }
 
     #[test]

@@ -44,15 +44,19 @@ const CODE_LLAMA: [(&str, &str); 5] = [
     ("fill_token", "<FILL_ME>"),
 ];
 /// The other tokenizer classes of transformers 5.24 that have rules of their own, without "Tokenizer". This program
-/// does not follow these rules.
+/// does not follow these rules. `GemmaTokenizer` is not among them: it makes what the tokenizer.json of every Gemma has.
 const OTHERS: &str = "Albert Auto Bart Barthez Bartpho Basic BertGeneration BertJapanese Bert Bertweet BigBird BioGpt \
     BlenderbotSmall Blenderbot ByT5 CLIP CTRL Camembert Canine Character Clvp CodeGen Cohere ConvBert CpmAnt Cpm \
     DPRContextEncoder DPRQuestionEncoder DPRReader Deberta DebertaV2 Dia DistilBert Esm Esmc FNet FSMT \
-    FastSpeech2Conformer Flaubert Funnel GPT2 GPTNeoXJapanese GPTNeoX GPTSw3 Gemma Herbert LED Lasr LayoutLMv2 \
+    FastSpeech2Conformer Flaubert Funnel GPT2 GPTNeoXJapanese GPTNeoX GPTSw3 Herbert LED Lasr LayoutLMv2 \
     LayoutLMv3 LayoutXLM Luke Lxmert M2M100 MBart50 MBart MLuke MPNet Marian MarkupLM Mecab Mgpstr MobileBert Mvp \
     MyT5 Nllb Nougat OpenAIGPT PLBart Parakeet Pegasus Perceiver Phobert Pop2Piano ProphetNet Qwen3_5 Rag Reformer \
     RemBert RoCBert RoFormer Roberta SeamlessM4T Siglip2 Siglip Speech2Text SpeechT5 Splinter SqueezeBert T5 Tapas \
     Tipsv2 Udop VideoPrism Vits Wav2Vec2CTC Wav2Vec2PhonemeCTC Whisper Wordpiece XGLM XLMRoberta XLM XLNet";
+
+/// The types of models for which transformers ignores the declared class and reads tokenizer.json as it is.
+const BACKEND: &str =
+    "ernie4_5 glm glm4 granite ministral ministral3 mistral mistral3 olmo2 olmo3 phi3 stablelm";
 
 /// A token that is found verbatim in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -292,8 +296,7 @@ fn class(
     let declared = declared.and_then(Value::as_str).unwrap_or_default();
     let name = declared.strip_suffix("Fast").unwrap_or(declared);
     let class = match (model_type(model), name) {
-        // transformers ignores the class that models of these types declare.
-        (Some("mistral"), _) => Class::Backend,
+        (Some(model), _) if BACKEND.split_ascii_whitespace().any(|known| known == model) => Class::Backend,
         (Some("qwen2"), _) | (Some("qwen3"), "") => Class::Qwen2,
         (_, "Qwen2Tokenizer") => Class::Qwen2,
         (_, "CodeLlamaTokenizer") => Class::CodeLlama,

@@ -63,26 +63,26 @@ pub(super) const GEMMA2: Family = Family {
 
 /// Norms of queries and keys in place of the caps, and five layers with a window and their own θ for one without
 /// (Gemma Team, 2025, "Gemma 3 Technical Report"). The configurations of the models that also read images leave many
-/// sizes out.
+/// sizes out. transformers reads `attn_logit_softcapping`, but no score depends on it.
+#[rustfmt::skip]
 pub(super) const GEMMA3: Family = Family {
     model_type: "gemma3_text",
     class: "Gemma3ForCausalLM",
     models: "Gemma 3",
     fields: &[
         field(M::Vocab, "vocab_size", Size(262_208)),
-        field(M::Heads, "num_attention_heads", Size(8)),
-        field(M::KvHeads, "num_key_value_heads", Size(4)),
+        field(M::Heads, "num_attention_heads", Size(8)), field(M::KvHeads, "num_key_value_heads", Size(4)),
         field(M::Context, "max_position_embeddings", Size(131_072)),
         field(M::HeadDim, "head_dim", Size(256)),
         field(M::Activation, "hidden_activation", Text("gelu_pytorch_tanh")),
-        field(M::Tied, "tie_word_embeddings", Flag(true)),
-        field(M::AttentionBias, "attention_bias", Flag(false)),
+        field(M::Tied, "tie_word_embeddings", Flag(true)), field(M::AttentionBias, "attention_bias", Flag(false)),
         field(M::ScoreRoot, "query_pre_attn_scalar", Size(256)),
         nullable(M::Window, "sliding_window", Size(4096)),
         field(M::WindowPattern, "sliding_window_pattern", Size(6)),
         nullable(M::LayerTypes, "layer_types", Fallback::None),
         field(M::LocalTheta, "rope_local_base_freq", Number(10_000.0)),
         nullable(M::LogitCap, "final_logit_softcapping", Fallback::None),
+        idle("attn_logit_softcapping"),
     ],
     windows: Windows::Except(6),
     theta: 1_000_000.0,

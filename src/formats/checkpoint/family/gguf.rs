@@ -4,7 +4,8 @@
 //! Files store norms as 1 + w where the family adds 1, and permuted rows of queries and keys in some architectures.
 
 use super::{
-    Family, LayerWeight as L, Pairing, Stored, cohere, gemma, glm, llama, mistral, olmo, others, qwen,
+    Family, LayerWeight as L, Pairing, Renames, Stored, cohere, gemma, glm, llama, mistral, olmo, others,
+    qwen,
 };
 use Pairing::{Halves, Neighbours};
 
@@ -21,6 +22,8 @@ pub struct Architecture {
     pub keys: &'static [&'static str],
     /// The tensors that are stored together.
     pub stored: &'static [Stored],
+    /// The names of tensors that differ from those of most architectures.
+    pub names: Renames,
 }
 
 impl PartialEq for Architecture {
@@ -36,7 +39,7 @@ const fn row(
     keys: &'static [&'static str],
     stored: &'static [Stored],
 ) -> Architecture {
-    Architecture { name, family, pairing, keys, stored }
+    Architecture { name, family, pairing, keys, stored, names: &[] }
 }
 
 /// Keys of architectures with a window.
@@ -61,7 +64,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     row("granite", &llama::GRANITE, Neighbours,
         &["logit_scale", "residual_scale", "embedding_scale", "attention.scale"], &[]),
     row("mistral3", &mistral::MINISTRAL3, Neighbours, &["attention.temperature_scale",
-        "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"], &[]),
+        "rope.scaling.yarn_log_multiplier"], &[]),
     row("chatglm", &glm::GLM, Neighbours, &[], &[GATE_UP, Stored::Fused("attn_qkv.weight", &[L::Wq, L::Wk, L::Wv]),
         Stored::Fused("attn_qkv.bias", &[L::Bq, L::Bk, L::Bv])]),
     row("glm4", &glm::GLM4, Neighbours, &[], &[GATE_UP]),
@@ -69,7 +72,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     row("cohere2", &cohere::COHERE2, Neighbours, &[WINDOW[0], WINDOW[1], "logit_scale", "attention.layer_norm_epsilon"], &[]),
     row("ernie4_5", &llama::ERNIE4_5, Neighbours, &[], &[]),
     row("exaone4", &others::EXAONE4, Halves, &[WINDOW[0], WINDOW[1]], &[]),
-    row("seed_oss", &llama::SEED_OSS, Halves, &[], &[]),
+    Architecture { names: &[(L::FfnNorm, "post_attention_norm.weight")],
+        ..row("seed_oss", &llama::SEED_OSS, Halves, &[], &[]) },
     row("hunyuan-dense", &qwen::HUNYUAN, Halves, &[], &[]),
     row("apertus", &others::APERTUS, Halves, &[], &[]),
     row("arcee", &llama::ARCEE, Neighbours, &[], &[]),

@@ -143,6 +143,10 @@ const ROPE_KINDS: &[(&str, RopeKind)] = &[
     ("dynamic", RopeKind::Dynamic),
 ];
 
+/// The kinds of Hunyuan.
+const ALPHA_KINDS: &[(&str, RopeKind)] =
+    &[("default", RopeKind::Default), ("linear", RopeKind::Linear), ("dynamic", RopeKind::Alpha)];
+
 /// RMSNorm with a weight, as in Llama.
 const RMS: Norm =
     Norm { kind: NormKind::Rms, weight: true, bias: false, one_plus: false, rounded_once: false };
@@ -266,5 +270,35 @@ impl Family {
 impl PartialEq for Family {
     fn eq(&self, other: &Self) -> bool {
         self.model_type == other.model_type
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_is_a_table_of_at_most_25_lines() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoint/family");
+        let mut tables = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            for table in text.split("\npub(super) const ").skip(1) {
+                let (name, rest) = table.split_once(": ").unwrap();
+                if rest.starts_with("Family = Family {") {
+                    tables += 1;
+                    let lines = rest.lines().take_while(|line| *line != "};").count() + 1;
+                    assert!(lines <= 25, "{name} has {lines} lines");
+                }
+            }
+        }
+        assert_eq!(tables, FAMILIES.len());
+    }
+
+    #[test]
+    fn an_architecture_has_a_family() {
+        for architecture in ARCHITECTURES {
+            assert!(FAMILIES.contains(&architecture.family), "{}", architecture.name);
+        }
     }
 }

@@ -21,8 +21,6 @@ pub(super) const OLMO2: Family = Family {
     names: &[
         (L::PostAttnNorm, "post_attention_layernorm.weight"),
         (L::PostFfnNorm, "post_feedforward_layernorm.weight"),
-        // No tensor may have Llama's name of this norm, which is that of another one here.
-        (L::FfnNorm, "pre_feedforward_layernorm.weight"),
     ],
     ..BASE
 };

@@ -3,10 +3,11 @@
 use super::Fallback::{self, Flag, Number, Required, Size, Text};
 use super::{
     BASE, Family, LayerWeight as L, Means as M, Norm, NormKind, Placement, QK_NORM, QkNormForm, QkWidth,
-    ROUNDED_ONCE, RopeKind, Roped, Stored, Windows, field, nullable,
+    ROUNDED_ONCE, RopeKind, Roped, Stored, Windows, field, idle, nullable,
 };
 
-/// Llama with fused tensors and LongRoPE (Abdin et al., 2024, "Phi-3 Technical Report").
+/// Llama with fused tensors and LongRoPE, which has other names in older files (Abdin et al., 2024, "Phi-3 Technical
+/// Report").
 pub(super) const PHI3: Family = Family {
     model_type: "phi3",
     class: "Phi3ForCausalLM",
@@ -20,7 +21,6 @@ pub(super) const PHI3: Family = Family {
     ],
     windows: Windows::All,
     partial: Some(1.0),
-    // Older files have other names of LongRoPE.
     rope_kinds: &[
         ("default", RopeKind::Default),
         ("longrope", RopeKind::LongRope),
@@ -63,6 +63,7 @@ pub(super) const APERTUS: Family = Family {
         field(M::Context, "max_position_embeddings", Size(65_536)),
         field(M::Epsilon, "rms_norm_eps", Number(1e-5)),
         field(M::XieluActivation, "hidden_act", Text("xielu")),
+        idle("qk_norm"),
         field(M::AttentionBias, "attention_bias", Flag(false)),
     ],
     theta: 12_000_000.0,

@@ -15,9 +15,6 @@ use llama_trace_core::config::{
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Tensor;
 
-/// The names of all architectures.
-const NAMING: Naming = Naming::Gguf(&[]);
-
 /// The keys of one architecture.
 pub(super) struct Keys<'a, 'm> {
     pub metadata: &'a Metadata<'m>,
@@ -44,7 +41,7 @@ impl Keys<'_, '_> {
     }
 
     /// A number of a key that only some architectures read. As in llama.cpp, 0 stands for no number.
-    fn optional(&self, name: &str) -> Result<Option<f32>> {
+    pub(super) fn optional(&self, name: &str) -> Result<Option<f32>> {
         match self.reads(name) {
             true => Ok(self.number(name)?.filter(|&number| number != 0.0)),
             false => Ok(None),
@@ -76,7 +73,7 @@ pub(super) fn model_config(
     contents: &mut Contents,
     place: &str,
     ignore: &[String],
-) -> Result<(ModelConfig, Notes)> {
+) -> Result<(ModelConfig, Naming, Notes)> {
     let architecture = architecture(metadata, place)?;
     if contents.tensors.is_empty() && contents.unreadable.is_empty() {
         return Err(Error::model("the GGUF file holds no tensors, only a vocabulary")
@@ -85,7 +82,8 @@ pub(super) fn model_config(
             .next("give it with --tokenizer, and the model with --model"));
     }
     let notes = screen(metadata, architecture, contents, place, ignore)?;
-    let (family, keys) = (architecture.family, Keys { metadata, architecture });
+    let (family, naming) = (architecture.family, Naming::Gguf(architecture.names));
+    let keys = Keys { metadata, architecture };
     let (metadata, key) = (&*keys.metadata, |name: &str| keys.key(name));
     let layers = metadata.required_size(&key("block_count"))?;
     if layers > contents.tensors.len() + contents.unreadable.len() {
@@ -103,7 +101,7 @@ pub(super) fn model_config(
         None => match metadata.texts("tokenizer.ggml.tokens")? {
             Some(tokens) => tokens.len(),
             None => {
-                let table = contents.tensors.get(&NAMING.name(Weight::Embedding));
+                let table = contents.tensors.get(&naming.name(Weight::Embedding));
                 table.and_then(|table| table.shape().first()).copied().unwrap_or(0)
             }
         },
@@ -115,9 +113,9 @@ pub(super) fn model_config(
     let norm_eps = keys.number(epsilon)?;
     let main = rope::rope(&keys, contents, turned, place)?;
     let windows = windows(&keys, layers, &main)?;
-    let has_norm = has_any(contents, layers, &[L::QNorm, L::KNorm]);
-    let of_family = family.qk_norm.is_some();
-    let by_field = family.field(Means::QkNorm).is_some();
+    let has_norm = has_any(contents, naming, layers, &[L::QNorm, L::KNorm]);
+    // Only some models of a family with a field for these norms have them.
+    let qk_norm = family.qk_norm.filter(|_| has_norm || family.field(Means::QkNorm).is_none());
     let scale = keys.optional("logit_scale")?.unwrap_or(1.0);
     let mut config = ModelConfig {
         dim,
@@ -132,15 +130,15 @@ pub(super) fn model_config(
         rope_dim: (turned != head_dim).then_some(turned),
         rope_layers: windows.roped,
         pairing: architecture.pairing,
-        qk_norm: of_family && (has_norm || !by_field),
-        qk_norm_form: family.qk_norm.unwrap_or_default(),
+        qk_norm: qk_norm.is_some(),
+        qk_norm_form: qk_norm.unwrap_or_default(),
         window: windows.window,
         window_layers: windows.windowed,
         // Files store the sum 1 + w.
         norm: Norm { one_plus: false, ..family.norm },
         placement: match family.field(Means::Parallel) {
             // As in llama.cpp, the keys do not count.
-            Some(_) if !has_any(contents, layers, &[L::FfnNorm]) => Placement::Parallel,
+            Some(_) if !has_any(contents, naming, layers, &[L::FfnNorm]) => Placement::Parallel,
             _ => family.placement,
         },
         multipliers: Multipliers {
@@ -161,22 +159,22 @@ pub(super) fn model_config(
         // Files do not name it.
         activation: family.default_activation(),
         ungated: family.ungated,
-        tied: !has(contents, Weight::Head),
+        tied: !has(contents, naming, Weight::Head),
         ..ModelConfig::of_heads(heads, of_layers("attention.head_count_kv")?.unwrap_or(heads), head_dim)
     };
     rope::remove(contents);
     config.check().map_err(|error| error.at(place))?;
-    stored::separate(contents, architecture.stored, NAMING, &config, place)?;
+    stored::separate(contents, architecture.stored, naming, &config, place)?;
     // One layer with a bias is enough. A layer that lacks this bias then gives an error later, instead of being computed
     // without it.
-    config.qkv_bias = has_any(contents, layers, &[L::Bq, L::Bk, L::Bv]);
-    config.output_bias = has_any(contents, layers, &[L::Bo]);
-    config.mlp_bias = has_any(contents, layers, &[L::B1, L::B2, L::B3]);
+    config.qkv_bias = has_any(contents, naming, layers, &[L::Bq, L::Bk, L::Bv]);
+    config.output_bias = has_any(contents, naming, layers, &[L::Bo]);
+    config.mlp_bias = has_any(contents, naming, layers, &[L::B1, L::B2, L::B3]);
     if config.activation == Activation::Xielu {
-        xielu(metadata, contents, layers)?;
+        xielu(metadata, contents, naming, layers)?;
     }
-    refuse_what_is_not_computed(contents, &config, place)?;
-    Ok((config, notes))
+    refuse_what_is_not_computed(contents, naming, &config, place)?;
+    Ok((config, naming, notes))
 }
 
 /// Removes the keys `ignore` from the metadata, and checks those of the architecture. No other keys affect the
@@ -207,14 +205,14 @@ fn screen(
 }
 
 /// Returns whether the file has a tensor for `weight`, of any dtype.
-fn has(contents: &Contents, weight: Weight) -> bool {
-    let name = NAMING.name(weight);
+fn has(contents: &Contents, naming: Naming, weight: Weight) -> bool {
+    let name = naming.name(weight);
     contents.tensors.contains_key(&name) || contents.unreadable.contains_key(&name)
 }
 
 /// Returns whether a layer has a tensor for one of `weights`.
-fn has_any(contents: &Contents, layers: usize, weights: &[L]) -> bool {
-    (0..layers).any(|layer| weights.iter().any(|&weight| has(contents, Weight::Layer(layer, weight))))
+fn has_any(contents: &Contents, naming: Naming, layers: usize, weights: &[L]) -> bool {
+    (0..layers).any(|layer| weights.iter().any(|&weight| has(contents, naming, Weight::Layer(layer, weight))))
 }
 
 /// The architecture named in the file.
@@ -233,8 +231,13 @@ fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Archite
 }
 
 /// Rejects a file with a tensor that this forward pass does not use, because the model computes something else.
-fn refuse_what_is_not_computed(contents: &Contents, config: &ModelConfig, place: &str) -> Result<()> {
-    let known = |name: &str| match NAMING.weight(name) {
+fn refuse_what_is_not_computed(
+    contents: &Contents,
+    naming: Naming,
+    config: &ModelConfig,
+    place: &str,
+) -> Result<()> {
+    let known = |name: &str| match naming.weight(name) {
         // A bias is in all layers or in none.
         Some(weight @ Weight::Layer(layer, _)) => layer < config.layers && weight.is_in(config),
         Some(weight) => weight.is_in(config),
@@ -354,7 +357,7 @@ fn windows(keys: &Keys<'_, '_>, layers: usize, main: &Rope) -> Result<OfLayers> 
 }
 
 /// Makes a weight for each layer from the keys with xIELU's numbers.
-fn xielu(metadata: &Metadata<'_>, contents: &mut Contents, layers: usize) -> Result<()> {
+fn xielu(metadata: &Metadata<'_>, contents: &mut Contents, naming: Naming, layers: usize) -> Result<()> {
     let list = |key: &str| -> Result<Vec<f32>> {
         let list = metadata.floats(key)?.map(|list| list.floats().collect::<Vec<_>>());
         list.filter(|list| list.len() == layers).ok_or_else(|| {
@@ -369,7 +372,7 @@ fn xielu(metadata: &Metadata<'_>, contents: &mut Contents, layers: usize) -> Res
     }
     let (positive, negative) = (list("xielu.alpha_p")?, list("xielu.alpha_n")?);
     for (layer, (positive, negative)) in positive.into_iter().zip(negative).enumerate() {
-        let name = NAMING.name(Weight::Layer(layer, L::Xielu));
+        let name = naming.name(Weight::Layer(layer, L::Xielu));
         let tensor = Tensor::floats(vec![2], &[positive, negative]);
         contents.tensors.extend(tensor.map(|tensor| (name, tensor)));
     }

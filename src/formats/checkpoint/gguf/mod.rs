@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::contents::Contents;
-use super::{Checkpoint, Format, Naming};
+use super::{Checkpoint, Format};
 use crate::files::gguf::{Header, header};
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::{Dtypes, Tensor};
@@ -63,7 +63,7 @@ fn assemble(
     place: &str,
     ignore: &[String],
 ) -> Result<Checkpoint> {
-    let (config, notes) = config::model_config(&mut header.metadata, &mut contents, place, ignore)?;
+    let (config, naming, notes) = config::model_config(&mut header.metadata, &mut contents, place, ignore)?;
     // Norms are float32 in every file. Files differ in the types of their matrices.
     let matrices = contents.tensors.values().filter(|tensor| tensor.shape().len() > 1);
     let dtypes: Dtypes = matrices.map(Tensor::dtype).collect();
@@ -77,7 +77,7 @@ fn assemble(
         notes,
         tensors: contents.tensors,
         unreadable: contents.unreadable,
-        naming: Naming::Gguf(&[]),
+        naming,
     })
 }
 

@@ -89,30 +89,27 @@ pub(super) fn original_context(keys: &Keys<'_, '_>) -> Result<usize> {
     }
 }
 
-/// YaRN with the factor of cosines and sines that llama.cpp computes.
+/// YaRN. Without a factor of cosines and sines in the file, it is that of llama.cpp. Keys that llama.cpp reads for some
+/// architectures only are obeyed for all, because transformers' models have them.
 fn yarn(
     keys: &Keys<'_, '_>,
     factor: f32,
     attention_factor: f32,
     original_context: usize,
 ) -> Result<RopeScaling> {
-    let reads = |name: &str| keys.architecture.keys.contains(&name);
-    let own = |name: &str| match reads(name) {
-        true => keys.number(name),
-        false => Ok(None),
-    };
     let scale = |scale: f64| match factor {
         factor if factor <= 1.0 => 1.0,
         factor => 0.1 * scale * f64::from(factor).ln() + 1.0,
     };
-    let all = own("rope.scaling.yarn_log_multiplier")?.filter(|&all| all != 0.0);
+    let given = keys.number("rope.scaling.yarn_attn_factor")?.filter(|&given| given > 0.0);
+    let all = keys.optional("rope.scaling.yarn_log_multiplier")?;
     let computed = scale(1.0) / all.map_or(1.0, |all| scale(f64::from(all)));
     Ok(RopeScaling::Yarn {
         factor,
-        beta_fast: own("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-        beta_slow: own("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+        beta_fast: keys.number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+        beta_slow: keys.number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
         original_context,
-        attention_factor: (computed * f64::from(attention_factor)) as f32,
+        attention_factor: (given.map_or(computed, f64::from) * f64::from(attention_factor)) as f32,
         truncate: true,
     })
 }

@@ -266,3 +266,21 @@ fn yarn_longrope_and_dynamic_are_read_as_by_transformers() {
     assert!(error.contains("llama_4_scaling_beta"), "{error}");
     assert!(with(&json!({"rope_parameters": {"llama_4_scaling_beta": 0.1}})).is_err());
 }
+
+#[test]
+fn every_field_of_transformers_classes_is_in_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/configuration/classes.json");
+    let classes: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let classes = classes.as_object().unwrap();
+    for (kind, names) in classes {
+        let own = Family::of_type(kind).map_or(Source::Wrapper, Source::Family);
+        for name in names.as_array().unwrap().iter().filter_map(Value::as_str) {
+            let found = crate::checkpoint::fields::find(&[own, Source::HuggingFace], name);
+            assert!(found.is_some(), "{kind} has {name}");
+        }
+    }
+    let all = crate::checkpoint::family::FAMILIES.iter().map(|family| family.model_type);
+    for kind in all.chain(WRAPPERS.iter().map(|(kind, _)| *kind)) {
+        assert!(classes.contains_key(kind), "{kind}");
+    }
+}
