@@ -170,13 +170,12 @@ impl<'a> Cells<'a> {
         fold: &(impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S + Sync),
         merge: impl Fn(S, S) -> S + Send + Sync + Copy,
     ) -> Result<S> {
-        let (weight, _) = self.rules.weights();
-        let vector = match weight {
-            Some(place) => self.rows(place, 0..1)?,
-            None => Vec::new(),
-        };
+        // The weight and the bias of a norm.
+        let (weight, bias) = self.rules.weights();
+        let places = [weight, bias].into_iter().flatten();
+        let vectors = places.map(|place| Ok((place, self.rows(place, 0..1)?))).collect::<Result<Vec<_>>>()?;
         let mut held = self.held.clone();
-        weight.into_iter().for_each(|place| held.add(place, 0, Numbers::F32(&vector)));
+        vectors.iter().for_each(|(place, vector)| held.add(*place, 0, Numbers::F32(vector)));
         let count = self.rules.count();
         let part = |part: usize| {
             self.stop.check()?;
