@@ -39,7 +39,7 @@ pub(super) fn model_config(
     let notes = screen(metadata, architecture, contents, place, ignore)?;
     let (family, naming) = (architecture.family, Naming::Gguf(architecture.names));
     let keys = Keys { metadata, architecture };
-    let (metadata, key) = (&*keys.metadata, |name: &str| keys.key(name));
+    let (metadata, key) = (keys.metadata, |name: &str| keys.key(name));
     let layers = metadata.required_size(&key("block_count"))?;
     if layers > contents.tensors.len() + contents.unreadable.len() {
         return Err(metadata.wrong(&key("block_count"), "at most as many layers as tensors", layers));
