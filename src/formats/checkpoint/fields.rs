@@ -10,6 +10,8 @@
 use serde_json::Value;
 
 use super::family::{Architecture, Family, Field, Means};
+use super::neutral::ONE;
+pub use super::neutral::{Neutral, Null};
 
 /// The location of a field. The fields of one family take precedence over rows for every config.json.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,26 +47,6 @@ pub enum Rule {
     Storage,
 }
 
-/// A value of a field that changes nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Neutral {
-    /// This number.
-    Number(f64),
-    /// This text.
-    Text(&'static str),
-    /// `true`.
-    True,
-}
-
-/// The meaning of null.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Null {
-    /// The same as an absent field.
-    Absent,
-    /// No valid meaning: the reference fails, or does not use the default.
-    Fails,
-}
-
 /// One row of the table: fields with the same treatment. A name that ends in `*` matches all names with that prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
@@ -82,7 +64,6 @@ const fn row(source: Source, rule: Rule, null: Null, names: &'static [&'static s
     Row { source, rule, null, names }
 }
 
-pub(super) const ONE: &[Neutral] = &[Neutral::Number(1.0)];
 const ZERO: &[Neutral] = &[Neutral::Number(0.0)];
 /// In llama.cpp a factor of 0 means no factor.
 const ONE_OR_ZERO: &[Neutral] = &[Neutral::Number(1.0), Neutral::Number(0.0)];

@@ -47,7 +47,7 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<Descri
     let wrapper = outer.text("model_type")?.and_then(|kind| WRAPPERS.iter().find(|(name, _)| *name == kind));
     let Some((kind, default)) = wrapper else {
         let family = family(&outer, &screen)?;
-        let config = of_family(Reading { fields: outer, family }, &mut screen, ignore)?;
+        let config = of_family(&Reading { fields: outer, family }, &mut screen, ignore)?;
         screen.notes.class = Class::of(object.get("architectures"));
         return Ok(Described { config, family, notes: screen.notes });
     };
@@ -62,7 +62,7 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<Descri
         None => *default,
         Some(_) => family(&inner, &screen)?,
     };
-    let mut config = of_family(Reading { fields: inner, family }, &mut screen, ignore)?;
+    let mut config = of_family(&Reading { fields: inner, family }, &mut screen, ignore)?;
     // transformers' classes for several kinds of input read this field outside, and have no cap of the logits.
     config.tied = !object.contains_key("tie_word_embeddings") || outer.flag("tie_word_embeddings")?;
     config.logit_cap = None;
@@ -111,8 +111,9 @@ fn check_ignored<'n>(
 }
 
 /// The hyperparameters of a model of one family.
-fn of_family(read: Reading<'_>, screen: &mut Screen<'_>, ignore: &[String]) -> Result<ModelConfig> {
-    let Reading { ref fields, family } = read;
+fn of_family(read: &Reading<'_>, screen: &mut Screen<'_>, ignore: &[String]) -> Result<ModelConfig> {
+    let Reading { fields, family } = read;
+    let family = *family;
     let sources = [Source::Family(family), Source::HuggingFace];
     let own = ignore.iter().filter(|name| fields.prefix.is_empty() || name.starts_with(fields.prefix));
     check_ignored(screen, &sources, fields.prefix, own)?;
@@ -136,10 +137,10 @@ fn of_family(read: Reading<'_>, screen: &mut Screen<'_>, ignore: &[String]) -> R
     };
     let kv_heads = read.size(Means::KvHeads)?.unwrap_or(heads);
     let layers = read.required_size(Means::Layers)?;
-    let of_layers = layers::layers(&read, layers)?;
+    let of_layers = layers::layers(read, layers)?;
     let [all, attention] = [read.is(Means::AllBiases)?, read.is(Means::AttentionBias)?];
     let context = read.required_size(Means::Context)?;
-    let ropes = rope::ropes(&read, screen, rope::Sizes { context, head_dim })?;
+    let ropes = rope::ropes(read, screen, rope::Sizes { context, head_dim })?;
     let score_scale = match read.number64(Means::ScoreRoot)? {
         Some(scalar) if scalar == head_dim as f64 => None,
         Some(scalar) => Some(scalar.powf(-0.5) as f32),

@@ -8,6 +8,7 @@ pub mod chat_template;
 pub mod family;
 pub mod fields;
 pub mod names;
+mod neutral;
 
 pub mod gguf;
 

@@ -1,6 +1,6 @@
 //! The fields of a family's configuration: their names, meanings and defaults.
 
-use super::super::fields::{Neutral, Null};
+use super::super::neutral::{Neutral, Null};
 
 /// A field of config.json.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen3, and Hunyuan, whose norms of queries and keys come after RoPE.
 
-use super::super::fields::ONE;
+use super::super::neutral::ONE;
 use super::Fallback::{self, Flag, Number, Required, Size};
 use super::{
     ALPHA_KINDS, BASE, Family, LayerWeight as L, Means as M, QK_NORM, QkNormForm, Windows, field, idle,

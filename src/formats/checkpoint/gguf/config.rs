@@ -1,8 +1,9 @@
 //! The hyperparameters of a GGUF file, from the keys of its architecture and from its tensors.
 
+use super::keys::Keys;
 use super::rope;
 use crate::checkpoint::contents::Contents;
-use crate::checkpoint::family::{ARCHITECTURES, Architecture, Fallback, Means, Roped, Windows};
+use crate::checkpoint::family::{ARCHITECTURES, Architecture, Means, Roped, Windows};
 use crate::checkpoint::fields::Source;
 use crate::checkpoint::names::LayerWeight as L;
 use crate::checkpoint::screen::Screen;
@@ -14,52 +15,6 @@ use llama_trace_core::config::{
 };
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Tensor;
-
-/// The keys of one architecture.
-pub(super) struct Keys<'a, 'm> {
-    pub metadata: &'a Metadata<'m>,
-    pub architecture: &'static Architecture,
-}
-
-impl Keys<'_, '_> {
-    /// The key with the architecture's name.
-    pub(super) fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.architecture.name)
-    }
-
-    pub(super) fn number(&self, name: &str) -> Result<Option<f32>> {
-        self.metadata.number(&self.key(name))
-    }
-
-    pub(super) fn size(&self, name: &str) -> Result<Option<usize>> {
-        self.metadata.size(&self.key(name))
-    }
-
-    /// Whether the architecture reads this key.
-    fn reads(&self, name: &str) -> bool {
-        self.architecture.keys.contains(&name)
-    }
-
-    /// A number of a key that only some architectures read. As in llama.cpp, 0 stands for no number.
-    pub(super) fn optional(&self, name: &str) -> Result<Option<f32>> {
-        match self.reads(name) {
-            true => Ok(self.number(name)?.filter(|&number| number != 0.0)),
-            false => Ok(None),
-        }
-    }
-
-    /// A soft cap, whose default is that of the family.
-    fn cap(&self, name: &str, means: Means) -> Result<Option<f32>> {
-        if !self.reads(name) {
-            return Ok(None);
-        }
-        let default = self.architecture.family.field(means).and_then(|field| match field.default {
-            Fallback::Number(number) => Some(number as f32),
-            _ => None,
-        });
-        Ok(self.number(name)?.or(default).filter(|&cap| cap != 0.0))
-    }
-}
 
 /// The hyperparameters of a model with these tensors, and the notes about deviations from the file. Tensors that are
 /// hyperparameters are removed, and each weight gets a tensor of its own. The keys `ignore` are removed from the
@@ -84,7 +39,7 @@ pub(super) fn model_config(
     let notes = screen(metadata, architecture, contents, place, ignore)?;
     let (family, naming) = (architecture.family, Naming::Gguf(architecture.names));
     let keys = Keys { metadata, architecture };
-    let (metadata, key) = (&*keys.metadata, |name: &str| keys.key(name));
+    let (metadata, key) = (keys.metadata, |name: &str| keys.key(name));
     let layers = metadata.required_size(&key("block_count"))?;
     if layers > contents.tensors.len() + contents.unreadable.len() {
         return Err(metadata.wrong(&key("block_count"), "at most as many layers as tensors", layers));

@@ -4,6 +4,7 @@
 //! All data stay in the mapped file. The specification is `docs/gguf.md` of ggml.
 
 mod config;
+mod keys;
 mod rope;
 mod split;
 mod tensors;

@@ -1,6 +1,6 @@
 //! RoPE's θ and scaling in a GGUF file. Divisors of the frequencies are tensors of the file.
 
-use super::config::Keys;
+use super::keys::Keys;
 use crate::checkpoint::contents::Contents;
 use crate::files::printable;
 use llama_trace_core::config::{Rope, RopeScaling};
