@@ -47,6 +47,8 @@ mod recorded;
 mod sequences;
 #[path = "replay/stop.rs"]
 mod stop;
+#[path = "replay/switches.rs"]
+mod switches;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -28,8 +28,6 @@ mod plain;
 mod row_hashes;
 mod sample;
 mod stages;
-#[cfg(test)]
-mod tests;
 mod tokens;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

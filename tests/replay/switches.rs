@@ -1,14 +1,14 @@
 //! The checks on random models, one for each switch of the families.
 
-use super::{Plan, Sample, run, seeded_ids};
-use llama_trace_core::config::{
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::check::{Plan, Sample, run, seeded_ids};
+use llama_trace::checkpoint::random;
+use llama_trace::config::{
     Activation, LayerSet, ModelConfig, Multipliers, Norm, NormKind, Pairing, Placement, Precision,
     QkNormForm, QkWidth, QueryScale, Rope, RopeScaling,
 };
-use llama_trace_core::tensor::Dtype;
-use llama_trace_engine::backend::cpu::Cpu;
-use llama_trace_engine::model::Model;
-use llama_trace_formats::checkpoint::random;
+use llama_trace::model::Model;
+use llama_trace::tensor::Dtype;
 
 /// Checks a model of three layers whose configuration `change` adapts, in every precision.
 fn passes(name: &str, change: impl FnOnce(&mut ModelConfig)) {
