@@ -350,3 +350,51 @@ impl ModelConfig {
         switches.into_iter().find(|(used, _)| *used).map(|(_, name)| name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_omit_the_switches_of_a_llama_and_old_files_still_open() {
+        let config = ModelConfig { window: Some(4), ..ModelConfig::of_heads(4, 2, 8) };
+        let mut json = serde_json::to_value(&config).unwrap();
+        let fields = json.as_object_mut().unwrap();
+        assert!(!fields.contains_key("multipliers") && !fields.contains_key("norm"), "{fields:?}");
+        // Older files have the first layer with the window under another name.
+        fields.remove("window_layers");
+        fields.insert("window_from".into(), 1.into());
+        let old: ModelConfig = serde_json::from_value(json).unwrap();
+        assert_eq!(old, ModelConfig { window_layers: LayerSet::From(1), ..config });
+    }
+
+    #[test]
+    fn a_device_that_computes_as_llama_does_refuses_a_switch_by_its_name() {
+        let switch = |change: fn(&mut ModelConfig)| {
+            let mut config = ModelConfig { layers: 2, ..ModelConfig::of_heads(4, 2, 8) };
+            change(&mut config);
+            config.first_switch()
+        };
+        assert_eq!(switch(|c| (c.window, c.qk_norm, c.qkv_bias) = (Some(4), true, true)), None);
+        assert_eq!(switch(|c| c.rope_layers = LayerSet::From(1)), Some("layers without RoPE"));
+        assert_eq!(switch(|c| c.activation = Activation::Gelu), Some("another activation than SiLU"));
+        assert_eq!(switch(|c| c.logit_cap = Some(30.0)), Some("a soft cap"));
+        assert_eq!(switch(|c| c.multipliers.residual = 0.5), Some("a residual multiplier"));
+    }
+
+    #[test]
+    fn each_layer_has_its_own_keys_and_rope() {
+        let local = Rope { theta: 100.0, scaling: RopeScaling::None };
+        let config = ModelConfig {
+            layers: 3,
+            window: Some(4),
+            window_layers: LayerSet::of(&[true, false, true]).unwrap(),
+            rope_layers: LayerSet::of(&[true, true, false]).unwrap(),
+            local_rope: Some(local),
+            ..ModelConfig::of_heads(4, 2, 8)
+        };
+        assert_eq!([0, 1, 2].map(|l| config.rope_of(l)), [Some(1), Some(0), None]);
+        assert_eq!([0, 1, 2].map(|l| config.sees(l)), [Sees::Window(4), Sees::All, Sees::Window(4)]);
+        assert_eq!((config.rope(0).theta, config.rope(1).theta), (10_000.0, 100.0));
+    }
+}

@@ -1,7 +1,6 @@
 //! The sizes of a model and of a pass, from which shapes follow.
 
 use super::axis::Axis;
-use super::stage::Stage;
 use crate::config::{Activation, LayerSet, ModelConfig, Placement, Precision, QkWidth, Sees};
 
 /// The sizes that determine shapes, and which stages exist.
@@ -148,29 +147,6 @@ impl Sizes {
     /// Whether `layer` has the RoPE of the layers with a window.
     pub fn has_local_rope(&self, layer: Option<usize>) -> bool {
         self.local_rope && layer.is_some() && self.sees(layer) != Sees::All
-    }
-
-    /// The stages that attention and the feed-forward network add to the residual stream.
-    pub fn added(&self) -> [Stage; 2] {
-        match self.placement.after() {
-            true => [Stage::PostAttnNorm, Stage::PostFfnNorm],
-            false => [Stage::AttnOutput, Stage::FfnDown],
-        }
-    }
-
-    /// The stage with the final logits, which the sampler reads.
-    pub fn last_logits(&self) -> Stage {
-        if self.logit_cap.is_some() { Stage::CappedLogits } else { Stage::Logits }
-    }
-
-    /// The stage with the queries that attention multiplies with the keys.
-    pub fn queries(&self, layer: usize) -> Stage {
-        match (self.has_rope(Some(layer)), self.qk_norm, self.qk_norm_last) {
-            (_, true, true) => Stage::XqRopeNorm,
-            (true, ..) => Stage::XqRope,
-            (false, true, _) => Stage::XqNorm,
-            (false, false, _) => Stage::Xq,
-        }
     }
 
     /// Returns whether pass `dims` hides a key from a token in some layer: a later key, or one outside the window.

@@ -490,6 +490,31 @@ impl Stage {
     }
 }
 
+impl Sizes {
+    /// The stages that attention and the feed-forward network add to the residual stream.
+    pub fn added(&self) -> [Stage; 2] {
+        match self.placement.after() {
+            true => [Stage::PostAttnNorm, Stage::PostFfnNorm],
+            false => [Stage::AttnOutput, Stage::FfnDown],
+        }
+    }
+
+    /// The stage with the final logits, which the sampler reads.
+    pub fn last_logits(&self) -> Stage {
+        if self.logit_cap.is_some() { Stage::CappedLogits } else { Stage::Logits }
+    }
+
+    /// The stage with the queries that attention multiplies with the keys.
+    pub fn queries(&self, layer: usize) -> Stage {
+        match (self.has_rope(Some(layer)), self.qk_norm, self.qk_norm_last) {
+            (_, true, true) => Stage::XqRopeNorm,
+            (true, ..) => Stage::XqRope,
+            (false, true, _) => Stage::XqNorm,
+            (false, false, _) => Stage::Xq,
+        }
+    }
+}
+
 impl Op {
     /// The stages that this operation computes, in the order of the pass.
     pub fn stages(self) -> &'static [Stage] {

@@ -72,7 +72,7 @@ impl Norm {
         let (centred, bf16) = (of.kind == NormKind::Layer, backend.precision() == Precision::Bf16);
         let rounded_once = centred || config.norm.rounded_once;
         let plus = if config.norm.one_plus { 1.0 } else { 0.0 };
-        let named = |weight: Weight| move |error| super::weights::unmade(error, weight);
+        let named = |weight: Weight| move |error| unmade(error, weight);
         let vector = |weight: Weight, count: usize| {
             let tensor = checkpoint.tensor(weight, &[count])?;
             match plus != 0.0 || rounded_once && bf16 {
@@ -131,5 +131,14 @@ impl Norm {
         let Self { weight, bias, form, width, .. } = self;
         let norm = NormOf { weight, bias: bias.as_ref(), form: *form, width: *width };
         families(backend)?.norm(x, norm, rows, out)
+    }
+}
+
+/// Adds the weight's name to an error, unless the error is a request to stop.
+pub(super) fn unmade(error: Error, weight: Weight) -> Error {
+    match error {
+        Error::Interrupted(_) => error,
+        error if error.says_next() => error.at(weight.describe()),
+        error => error.at(weight.describe()).next("end other programs, or use a smaller model"),
     }
 }

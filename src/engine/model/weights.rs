@@ -1,9 +1,9 @@
 //! The weights of a Llama. The comment of each field gives its shape.
 
-use super::norms::Norm;
+use super::norms::{Norm, unmade};
 use crate::backend::{Backend, Matrix, Vector};
 use llama_trace_core::config::Activation;
-use llama_trace_core::error::{Error, Result};
+use llama_trace_core::error::Result;
 use llama_trace_formats::checkpoint::names::LayerWeight as L;
 use llama_trace_formats::checkpoint::{Checkpoint, Weight};
 
@@ -120,14 +120,5 @@ impl Weights {
     /// The output head (V, D): its own matrix, or the embedding table if the two are tied.
     pub fn head(&self) -> &Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
-    }
-}
-
-/// Adds the weight's name to an error, unless the error is a request to stop.
-pub(super) fn unmade(error: Error, weight: Weight) -> Error {
-    match error {
-        Error::Interrupted(_) => error,
-        error if error.says_next() => error.at(weight.describe()),
-        error => error.at(weight.describe()).next("end other programs, or use a smaller model"),
     }
 }
