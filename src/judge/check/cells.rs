@@ -170,13 +170,17 @@ impl<'a> Cells<'a> {
         fold: &(impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S + Sync),
         merge: impl Fn(S, S) -> S + Send + Sync + Copy,
     ) -> Result<S> {
-        let (weight, _) = self.rules.weights();
-        let vector = match weight {
-            Some(place) => self.rows(place, 0..1)?,
-            None => Vec::new(),
-        };
+        // A norm's weight, and the bias of a LayerNorm.
+        let (weight, bias) = self.rules.weights();
+        let vectors: Vec<_> = weight
+            .into_iter()
+            .chain(bias)
+            .map(|place| Ok((place, self.rows(place, 0..1)?)))
+            .collect::<Result<_>>()?;
         let mut held = self.held.clone();
-        weight.into_iter().for_each(|place| held.add(place, 0, Numbers::F32(&vector)));
+        for (place, vector) in &vectors {
+            held.add(*place, 0, Numbers::F32(vector));
+        }
         let count = self.rules.count();
         let part = |part: usize| {
             self.stop.check()?;
