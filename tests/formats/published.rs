@@ -61,12 +61,13 @@ fn published_configurations_open_silently_or_are_refused_by_field() {
         let opened = checkpoint::open(&path);
         let problem = match (opened.map(|checkpoint| checkpoint.notes), model["refused"].as_str()) {
             (Ok(notes), None) => {
-                let Notes { class, .. } = notes.clone();
+                let Notes { class, text_model_of, .. } = notes.clone();
                 let said = class.as_ref().map(ToString::to_string).unwrap_or_default();
                 let expected =
                     model["saved_as"].as_str().map(|class| format!("`{class}`, ")).unwrap_or_default();
                 let right = said.starts_with(&expected) && said.is_empty() == expected.is_empty();
-                let others = Notes { class, ..Notes::default() };
+                // A model that also reads images is said to be one.
+                let others = Notes { class, text_model_of, ..Notes::default() };
                 (!right || notes != others).then(|| notes.lines().join("; "))
             }
             (Ok(_), Some(field)) => Some(format!("opens, in spite of `{field}`")),

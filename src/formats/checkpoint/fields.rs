@@ -82,7 +82,7 @@ const fn row(source: Source, rule: Rule, null: Null, names: &'static [&'static s
     Row { source, rule, null, names }
 }
 
-const ONE: &[Neutral] = &[Neutral::Number(1.0)];
+pub(super) const ONE: &[Neutral] = &[Neutral::Number(1.0)];
 const ZERO: &[Neutral] = &[Neutral::Number(0.0)];
 /// In llama.cpp a factor of 0 means no factor.
 const ONE_OR_ZERO: &[Neutral] = &[Neutral::Number(1.0), Neutral::Number(0.0)];
@@ -132,6 +132,8 @@ pub const TABLE: &[Row] = &[
         "tokenizer_file", "prefix", "revision", "license", "transformers.js_config", "transformers_js_config",
         "is_llama_config", "is_qwen2_config", "internal_version", "rope_interleaved", "unsloth_*", "_unsloth*", "mergekit*", "max_sequence_length",
         "max_seq_len", "max_seq_length", "max_length_seq", "seq_length", "model_max_length", "user_max_position",
+        "full_attn_mod", "interpolate_factor", "layer_switch", "order_of_interleaved_layers", "use_gated_activation",
+        "use_parallel_block", "use_parallel_embedding", "use_embedding_sharing", "use_rmsnorm",
         "training_args", "peft_type", "_pre_quantization_dtype", "world_size", "nanotron_version", "language",
         // Tokens.
         "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",

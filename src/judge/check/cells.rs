@@ -170,17 +170,12 @@ impl<'a> Cells<'a> {
         fold: &(impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S + Sync),
         merge: impl Fn(S, S) -> S + Send + Sync + Copy,
     ) -> Result<S> {
-        // A norm's weight, and the bias of a LayerNorm.
+        // The weight and the bias of a norm.
         let (weight, bias) = self.rules.weights();
-        let vectors: Vec<_> = weight
-            .into_iter()
-            .chain(bias)
-            .map(|place| Ok((place, self.rows(place, 0..1)?)))
-            .collect::<Result<_>>()?;
+        let places = [weight, bias].into_iter().flatten();
+        let vectors = places.map(|place| Ok((place, self.rows(place, 0..1)?))).collect::<Result<Vec<_>>>()?;
         let mut held = self.held.clone();
-        for (place, vector) in &vectors {
-            held.add(*place, 0, Numbers::F32(vector));
-        }
+        vectors.iter().for_each(|(place, vector)| held.add(*place, 0, Numbers::F32(vector)));
         let count = self.rules.count();
         let part = |part: usize| {
             self.stop.check()?;

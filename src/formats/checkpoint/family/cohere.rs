@@ -3,7 +3,7 @@
 use super::Fallback::{self, Flag, Number, Size};
 use super::{
     BASE, Family, Means as M, Norm, NormKind, Pairing, Placement, QkNormForm, QkWidth, ROUNDED_ONCE, Roped,
-    Windows, field, nullable, refused,
+    Windows, field, idle, nullable, refused,
 };
 
 /// Command R and R+ (Cohere, 2024).
@@ -47,6 +47,7 @@ pub(super) const COHERE2: Family = Family {
         field(M::WindowPattern, "sliding_window_pattern", Size(4)),
         nullable(M::LayerTypes, "layer_types", Fallback::None),
         refused("use_qk_norm", &[]),
+        idle("position_embedding_type"),
     ],
     windows: Windows::Except(4),
     roped: Roped::Windowed,

@@ -143,6 +143,10 @@ const ROPE_KINDS: &[(&str, RopeKind)] = &[
     ("dynamic", RopeKind::Dynamic),
 ];
 
+/// The kinds of Hunyuan.
+const ALPHA_KINDS: &[(&str, RopeKind)] =
+    &[("default", RopeKind::Default), ("linear", RopeKind::Linear), ("dynamic", RopeKind::Alpha)];
+
 /// RMSNorm with a weight, as in Llama.
 const RMS: Norm =
     Norm { kind: NormKind::Rms, weight: true, bias: false, one_plus: false, rounded_once: false };

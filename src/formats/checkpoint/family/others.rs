@@ -3,7 +3,7 @@
 use super::Fallback::{self, Flag, Number, Required, Size, Text};
 use super::{
     BASE, Family, LayerWeight as L, Means as M, Norm, NormKind, Placement, QK_NORM, QkNormForm, QkWidth,
-    ROUNDED_ONCE, RopeKind, Roped, Stored, Windows, field, nullable,
+    ROUNDED_ONCE, RopeKind, Roped, Stored, Windows, field, idle, nullable,
 };
 
 /// Llama with fused tensors and LongRoPE, which has other names in older files (Abdin et al., 2024, "Phi-3 Technical
@@ -63,6 +63,7 @@ pub(super) const APERTUS: Family = Family {
         field(M::Context, "max_position_embeddings", Size(65_536)),
         field(M::Epsilon, "rms_norm_eps", Number(1e-5)),
         field(M::XieluActivation, "hidden_act", Text("xielu")),
+        idle("qk_norm"),
         field(M::AttentionBias, "attention_bias", Flag(false)),
     ],
     theta: 12_000_000.0,

@@ -1,8 +1,10 @@
 //! Qwen2 and Qwen3, and Hunyuan, whose norms of queries and keys come after RoPE.
 
+use super::super::fields::ONE;
 use super::Fallback::{self, Flag, Number, Required, Size};
 use super::{
-    BASE, Family, LayerWeight as L, Means as M, QK_NORM, QkNormForm, RopeKind, Windows, field, idle, nullable,
+    ALPHA_KINDS, BASE, Family, LayerWeight as L, Means as M, QK_NORM, QkNormForm, Windows, field, idle,
+    nullable, refused,
 };
 
 /// Llama with biases of queries, keys and values. With `use_sliding_window`, its upper layers have a window (Yang et
@@ -60,15 +62,15 @@ pub(super) const HUNYUAN: Family = Family {
         field(M::Epsilon, "rms_norm_eps", Number(1e-5)),
         field(M::AttentionBias, "attention_bias", Flag(false)),
         field(M::Nothing, "pretraining_tp", Fallback::None),
+        // Of Tencent's own code.
+        idle("use_qk_norm"),
+        idle("cla_share_factor"),
+        idle("norm_type"),
+        idle("attention_head_dim"),
+        idle("use_rotary_pos_emb"),
+        refused("num_experts", ONE),
     ],
-    rope_kinds: &[
-        ("default", RopeKind::Default),
-        ("dynamic", RopeKind::Alpha),
-        ("linear", RopeKind::Linear),
-        ("llama3", RopeKind::Llama3),
-        ("yarn", RopeKind::Yarn),
-        ("longrope", RopeKind::LongRope),
-    ],
+    rope_kinds: ALPHA_KINDS,
     qk_norm: Some(QkNormForm { after_rope: true, ..QK_NORM }),
     names: &[(L::QNorm, "self_attn.query_layernorm.weight"), (L::KNorm, "self_attn.key_layernorm.weight")],
     ..BASE

@@ -152,7 +152,8 @@ impl Part<'_> {
         let used: &[&str] = match kind {
             RopeKind::Default => &[],
             RopeKind::Linear | RopeKind::Dynamic => &SCALING[..1],
-            RopeKind::Alpha => &["factor", "alpha"],
+            // Files also have fields of YaRN, which have no effect.
+            RopeKind::Alpha => &["factor", "alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"],
             RopeKind::Llama3 => &SCALING,
             RopeKind::Yarn => &[
                 "factor",
