@@ -327,8 +327,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
 
     /// A's counterpart of a stage that the pass does not have.
     fn stands_for(&self, site: Site, dims: PassDims) -> Option<Site> {
-        let instead = site.stage.info().instead.filter(|_| !site.present(&self.sizes, dims));
-        instead.map(|stage| site.other(stage))
+        let mut stage = site.stage;
+        // The stage in its place may be absent too: without a cap, masked scores stand for scores.
+        while !site.other(stage).present(&self.sizes, dims) {
+            stage = stage.info().instead?;
+        }
+        (stage != site.stage).then(|| site.other(stage))
     }
 
     fn stage(&mut self, site: Site, dims: PassDims) -> Result<()> {

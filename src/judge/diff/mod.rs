@@ -167,11 +167,10 @@ pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame)
 /// The stages that a pass of `dims` does not have because they would equal another stage: masked scores if nothing is
 /// hidden. A port may write them anyway.
 pub fn beyond(sizes: &Sizes, dims: PassDims) -> Vec<Site> {
-    let is_beyond =
-        |stage: &&Stage| !stage.present(sizes, dims) && stage.in_layer() && stage.info().instead.is_some();
-    let stages = Stage::ALL.iter().filter(is_beyond);
+    let stages = Stage::ALL.iter().filter(|stage| stage.in_layer() && stage.info().instead.is_some());
     stages
         .flat_map(|&stage| (0..sizes.layers).map(move |layer| Site::layer(dims.pass, layer, stage)))
+        .filter(|site| !site.present(sizes, dims))
         .collect()
 }
 
