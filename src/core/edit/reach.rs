@@ -281,7 +281,7 @@ impl Walk<'_> {
                 }
             }
             Op::Scale | Op::Cap | Op::AddMask | Op::Add | Op::Silu | Op::Activation | Op::Mul => {
-                out.add(same(&[]))
+                out.add(same(&[]));
             }
             // The token is drawn from the last row.
             _ if stage.info().section == Section::Sampler => {

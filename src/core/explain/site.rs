@@ -602,7 +602,7 @@ mod tests {
     #[test]
     fn attention_reads_the_keys_that_a_token_sees_and_the_kv_head_that_its_head_shares() {
         let rules = rules(Precision::F32, |config| {
-            (config.window, config.window_layers) = (Some(2), LayerSet::From(1))
+            (config.window, config.window_layers) = (Some(2), LayerSet::From(1));
         });
         let softmax = |layer, token| rule(&rules, Site::layer(0, layer, Stage::Softmax), &[1, token, 2]);
         let Fold::Softmax { x, at, .. } = softmax(1, 2) else { panic!() };

@@ -5,7 +5,7 @@ use std::f32::consts::FRAC_1_SQRT_2;
 use crate::config::Activation;
 
 /// 2 · √(2/π).
-const TWICE: f32 = 1.595_769_1;
+const TWICE: f32 = 1.595_769_2;
 /// The coefficient of x³ in GELU's approximation.
 const CUBIC: f32 = 0.044_715;
 /// β of xIELU.
