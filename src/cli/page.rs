@@ -27,7 +27,7 @@ pub(super) struct PageArgs {
     serve: bool,
 
     /// Port for --serve [default: a free one]
-    #[arg(long, value_name = "N", requires = "serve")]
+    #[arg(long, value_name = "N", requires = "serve", conflicts_with = "out")]
     port: Option<u16>,
 
     /// Add a lesson, an .md file

@@ -21,6 +21,7 @@ pub struct Norm {
 }
 
 /// The part of a norm that follows from its kind.
+#[derive(Clone, Copy)]
 struct Of {
     kind: NormKind,
     /// Values in a row.
