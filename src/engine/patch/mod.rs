@@ -62,7 +62,7 @@ impl<'m> Patcher<'m> {
     /// Each of `stages` is one of `Embedding`, `FfnResidual`, `AttnOutput`, `FfnDown`, `AttnHeads` and `FfnHidden`.
     ///
     /// # Errors
-    /// [`Error::Prompt`](llama_trace_core::error::Error::Prompt) if a prompt cannot be run, or if the two do not have
+    /// [`Error::Prompt`] if a prompt cannot be run, or if the two do not have
     /// the same number of tokens.
     pub fn new(model: &'m Model, ids: &[u32], donor: Option<&[u32]>, stages: &[Stage]) -> Result<Self> {
         Self::held(Held::Borrowed(model), ids, donor, stages)
@@ -121,7 +121,7 @@ impl<'m> Patcher<'m> {
     /// values from the donor. The order is that of the layers.
     ///
     /// # Errors
-    /// [`Error::Interrupted`](llama_trace_core::error::Error::Interrupted) if the backend was asked to stop. Also the
+    /// [`Error::Interrupted`] if the backend was asked to stop. Also the
     /// backend's errors and those of `see`.
     pub fn run(&mut self, places: &[Place], see: &mut dyn FnMut(usize, &[f32]) -> Result<()>) -> Result<()> {
         let mut order: Vec<usize> = (0..places.len()).collect();

@@ -28,7 +28,8 @@ impl Marks {
     /// The marks in the file at `path`. The file need not exist; the first mark creates it.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the line that is not a mark, or with the reason why the file cannot be read.
+    /// [`Error::Usage`](llama_trace_core::error::Error::Usage) with the line that is not a mark, or with the reason why
+    /// the file cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let text = FILE.read(path)?.unwrap_or_default();
         let file = File { path: Some(path.to_owned()), ..File::default() };
@@ -39,7 +40,8 @@ impl Marks {
     /// were set here replace those in the file; all other marks are read from the file.
     ///
     /// # Errors
-    /// [`Error::Output`] if the file cannot be written, [`Error::Usage`] if it cannot be read.
+    /// [`Error::Output`](llama_trace_core::error::Error::Output) if the file cannot be written,
+    /// [`Error::Usage`](llama_trace_core::error::Error::Usage) if it cannot be read.
     pub fn save(&mut self) -> Result<()> {
         let Some(path) = &self.file.path else { return Ok(()) };
         let text = match FILE.read(path)? {

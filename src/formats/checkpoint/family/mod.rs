@@ -32,7 +32,7 @@ pub struct Family {
     pub class: &'static str,
     /// The models of the family, for people.
     pub models: &'static str,
-    /// The fields of its configuration that [`COMMON`] does not have, or whose default is another one.
+    /// The fields of its configuration that `COMMON` does not have, or whose default is another one.
     pub fields: &'static [Field],
     /// The layers that have a window.
     pub windows: Windows,
