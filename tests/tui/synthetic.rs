@@ -213,7 +213,21 @@ impl Synthetic {
                 let last = flat.len() - 1;
                 // The number of the stage among the stages that this model has.
                 let has = |stage: &&Stage| {
-                    let switch = matches!(stage, Stage::XqNorm | Stage::XkNorm);
+                    use Stage as S;
+                    let switch = matches!(
+                        stage,
+                        S::LocalRopeCos
+                            | S::LocalRopeSin
+                            | S::XqNorm
+                            | S::XkNorm
+                            | S::XqRopeNorm
+                            | S::XkRopeNorm
+                            | S::CappedScores
+                            | S::PostAttnNorm
+                            | S::FfnAct
+                            | S::PostFfnNorm
+                            | S::CappedLogits
+                    );
                     stage.present(&sizes, dims) || !(switch || stage.is_int8() || stage.is_scale())
                 };
                 let number = Stage::ALL.iter().filter(has).position(|stage| *stage == site.stage).unwrap();

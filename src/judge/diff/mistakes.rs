@@ -48,7 +48,7 @@ impl Known {
 }
 
 /// The mistakes, by name.
-const KNOWN: [Known; 81] = [
+const KNOWN: [Known; 79] = [
     Known::new("rope_pairing", "you paired other components for RoPE: {form}"),
     Known::new("rope_theta", "you used another θ: {form}"),
     Known::new("rope_scaling", "you scaled RoPE's frequencies by another rule: {form}"),
@@ -57,7 +57,6 @@ const KNOWN: [Known; 81] = [
     Known::new("position_offset", "you used other positions: {form}"),
     Known::new("norm_eps", "you used another ε: {form}"),
     Known::new("norm_weight_plus_one", "you multiplied by 1 + weight, not by the weight"),
-    Known::new("norm_weight_as_stored", "you multiplied by the stored number w, not by 1 + w"),
     Known::new("norm_weight_missing", "you did not multiply by the weight"),
     Known::new("norm_missing", "you did not normalise: the result is the input"),
     Known::new("norm_weights_swapped", "you used the weight of the other norm: {form}"),
@@ -85,7 +84,6 @@ const KNOWN: [Known; 81] = [
     Known::new("quantized_activations", "you rounded the inputs of products to int8: {form}"),
     Known::new("embedding_scale", "you multiplied the embeddings: {form}"),
     Known::new("softcap", "you bounded the values by c · tanh(x / c): {form}"),
-    Known::new("softcap_late", "you applied the soft cap after the mask, so that no key is hidden"),
     Known::new("f16_rounding", "you computed in float16: {form}"),
     Known::new("wrong_axis", "you computed along another axis: {form}"),
     Known::new("eps_place", "you added ε in another place than to the mean of the squares: {form}"),

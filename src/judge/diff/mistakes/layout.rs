@@ -10,7 +10,7 @@ use super::super::bench::Otherwise;
 use super::Mistake;
 use crate::check::{Change, Nothing, ReadRows};
 use llama_trace_core::error::Result;
-use llama_trace_core::explain::{Exact, Fold, Place, Rule};
+use llama_trace_core::explain::{Fold, Place, Rule};
 use llama_trace_core::trace::{ModelCard, Op, PassDims, Site, Sizes, Stage, Weight};
 
 /// The largest matrix, in values, that is read as a whole to reorder it.
@@ -34,9 +34,6 @@ struct Reordered {
 /// Each weight of a norm is changed by this function.
 struct Norms(fn(f32) -> f32);
 
-/// The soft cap is applied after the mask: a hidden key has minus the cap.
-struct CappedMask(f32);
-
 /// The norm is left out: its output is its input.
 struct NoNorm;
 
@@ -59,15 +56,8 @@ struct RoundedWeights;
 pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     reordered(card, chain, all);
     all.push(Mistake::of("norm_weight_plus_one", "", Op::RmsNorm.stages(), Norms(|weight| weight + 1.0)));
-    if card.config.norm.one_plus {
-        let stored = Norms(|weight| weight - 1.0);
-        all.push(Mistake::of("norm_weight_as_stored", "", Op::RmsNorm.stages(), stored));
-    }
     all.push(Mistake::of("norm_weight_missing", "", Op::RmsNorm.stages(), Norms(|_| 1.0)));
     all.push(Mistake::of("norm_missing", "", Op::RmsNorm.stages(), NoNorm));
-    if let Some(cap) = card.config.score_cap {
-        all.push(Mistake::of("softcap_late", "", [Stage::MaskedScores], CappedMask(cap)));
-    }
     if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
         all.push(Mistake::of("bias_missing", "", Op::Linear.stages(), NoBias));
     }
@@ -295,16 +285,6 @@ impl Change for Norms {
             values.iter_mut().for_each(|value| *value = (self.0)(*value));
         }
         Ok(values)
-    }
-}
-
-impl Change for CappedMask {
-    fn value(&self, site: Site, _at: usize, exact: Exact) -> Exact {
-        if site.stage != Stage::MaskedScores || exact.value.is_finite() {
-            return exact;
-        }
-        let value = -f64::from(self.0);
-        Exact { value, other: value, largest: -value }
     }
 }
 

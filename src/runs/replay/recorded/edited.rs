@@ -166,7 +166,8 @@ impl Reader {
     /// Rows of a stage that edits change, or that attention with edits inside computes. `None` for all other stages.
     pub(super) fn edited(&mut self, site: Site, rows: &Range<usize>) -> Result<Option<Frame>> {
         let Some(edits) = self.edits.clone() else { return Ok(None) };
-        let inside = ATTENTION[..6].iter().any(|&stage| edits.touches(site.other(stage)));
+        let touched = |stage: Stage| stage != Stage::AttnHeads && edits.touches(site.other(stage));
+        let inside = ATTENTION.into_iter().any(touched);
         let of_attention = ATTENTION.contains(&site.stage) && inside;
         if !of_attention && !edits.touches(site) {
             return Ok(None);
