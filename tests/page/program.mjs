@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { copyFileSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { gunzipSync } from "node:zlib";
 import { join } from "node:path";
 
 import { until } from "./browser.mjs";
@@ -35,7 +36,9 @@ export default {
       return;
     }
     for (const name of readdirSync(folder)) {
-      assert.deepEqual(readFileSync(join(out, name)), readFileSync(join(folder, name)), name);
+      // The program packs the module again, with its own built-in model.
+      const contents = (at) => (name.endsWith(".gz") ? gunzipSync(readFileSync(join(at, name))) : readFileSync(join(at, name)));
+      assert.ok(contents(out).equals(contents(folder)), name);
     }
     assert.throws(() => native("page", "--out", out), /exists already/);
     assert.throws(() => native("page"), /--out <DIR>.*--serve/);
