@@ -136,9 +136,9 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
         let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
         // These sizes give partial tiles in both directions, fewer groups than there are partial sums, stages that are
         // reused, and partial sums whose groups fill one stage or several.
-        for (outputs, inputs, rows) in
-            [(11, 256, 17), (130, 2304, 70), (128, 768, 64), (40, 2048, 33), (11, 4096, 17)]
-        {
+        let sizes =
+            [(11, 256, 17), (130, 2304, 70), (128, 768, 64), (40, 2048, 33), (11, 4096, 17), (70, 512, 130)];
+        for (outputs, inputs, rows) in sizes {
             for odd_weights in [false, true] {
                 let w = match dtype {
                     Dtype::I8 => tensor(dtype, outputs, inputs, 71),
@@ -168,10 +168,13 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                     values(backend, &out, rows * outputs)
                 }
                 let expected = run(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
-                for tile in product::OF_INTEGERS {
-                    let found = run(&cuda, (&w, &x), |x, matrix, out| {
+                let wide = [false, true]
+                    .map(|coalesced| (cuda.clone().trying(Untried { coalesced, wide: true }), product::WIDE));
+                let tiles = product::OF_INTEGERS.map(|tile| (cuda.clone(), tile));
+                for (cuda, tile) in tiles.iter().chain(&wide) {
+                    let found = run(cuda, (&w, &x), |x, matrix, out| {
                         let asked = product::Asked::of(matrix, None, out);
-                        product::integer_in(&cuda, x.downcast(), &asked, 32, tile).unwrap();
+                        product::integer_in(cuda, x.downcast(), &asked, 32, *tile).unwrap();
                     });
                     // NaNs have different bits on different machines.
                     let other =
@@ -183,6 +186,50 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                 assert!(expected.iter().any(|x| x.is_finite() && *x != 0.0), "{dtype}: nothing was compared");
             }
         }
+    }
+}
+
+/// Weights that coalesced kernels rewrite are those that the default kernels rewrite, for each number type and for rows
+/// that end inside a warp or a block.
+#[test]
+fn coalesced_kernels_give_the_bits_of_the_default_ones() {
+    let mut whole = types_from("number types of coalesced weights", &FIRST);
+    whole.retain(|dtype| !dtype.is_float());
+    for dtype in whole {
+        for precision in [Precision::Bf16, Precision::Q8 { group: 32 }] {
+            let Some((cuda, _)) = both(precision) else { return };
+            let coalesced = cuda.clone().trying(Untried { coalesced: true, wide: false });
+            for (outputs, inputs) in [(2, 256), (11, 768), (133, 1280), (3, 3840)] {
+                let w = tensor(dtype, outputs, inputs, 73);
+                let spans = [(0, 20)];
+                let (found, expected) =
+                    (product(&coalesced, &w, &spans, false), product(&cuda, &w, &spans, false));
+                assert!(bits(&found.0) == bits(&expected.0), "{dtype} {outputs}×{inputs}, {precision:?}");
+                assert!(expected.0.iter().any(|x| x.is_finite() && *x != 0.0), "nothing was compared");
+            }
+        }
+    }
+}
+
+/// By default, no kernel runs that no GPU has run. Each word of the variable switches on the kernels that it names.
+#[test]
+fn untried_kernels_run_only_if_they_are_switched_on() {
+    let wide = "matmul_q8_wide WEIGHT=Q8_0";
+    let coalesced = ["pack_weights_coalesced WEIGHT=Q8_0", "unpack_bf16_coalesced WEIGHT=Q8_0"];
+    for (untried, names) in [
+        (Untried::default(), &[][..]),
+        (Untried { coalesced: false, wide: true }, &[wide]),
+        (Untried { coalesced: true, wide: false }, &coalesced),
+    ] {
+        let mut found = Vec::new();
+        for precision in [Precision::Q8 { group: 32 }, Precision::Bf16] {
+            let Some((cuda, list)) = Cuda::with_large_blocks(ROOM, None) else { return };
+            let cuda = cuda.with_precision(precision).trying(untried);
+            product(&cuda, &tensor(Dtype::Q8_0, 9, 64, 74), &[(0, 20)], false);
+            found.extend(list.names());
+        }
+        found.retain(|name| name.starts_with(wide) || coalesced.iter().any(|own| name.starts_with(own)));
+        assert_eq!(found, names, "{untried:?}");
     }
 }
 
