@@ -12,6 +12,9 @@
 //! depend on other spans or on recording. Values are rounded only at the places where `ops/` rounds them: no TF32, no
 //! approximate division.
 //!
+//! **Untried kernels.** A kernel that no GPU has run is never the default. The environment variable
+//! `LLAMA_TRACE_CUDA_WITH` switches such kernels on (`features.rs`).
+//!
 //! `llama-trace help gpu` says on which GPUs this code has run, and which parts have run only in the emulation.
 
 mod attention;

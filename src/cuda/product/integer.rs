@@ -47,7 +47,7 @@ pub(crate) const TILES: [Tile; 2] = [
     Tile { name: "matmul_q8_64", outputs: 64, rows: [64, 64], ..OF_32 },
 ];
 
-/// A tile that no GPU has run yet ([`Untried::wide`](llama_trace_kernels::driver::Untried)).
+/// A tile that no GPU has run yet (`Untried::wide`). It is used only if the user asks for it.
 pub(crate) const WIDE: Tile = Tile {
     file: "matmul_q8_wide",
     name: "matmul_q8_wide",
