@@ -23,6 +23,8 @@ mod edited_trace;
 mod explain;
 #[path = "replay/export.rs"]
 mod export;
+#[path = "replay/families.rs"]
+mod families;
 #[path = "replay/fault.rs"]
 mod fault;
 #[path = "replay/filters.rs"]

@@ -21,7 +21,7 @@ use super::{MODELS, model, model_in};
 pub(super) const IDS: [u32; 9] = [1, 5, 9, 13, 17, 21, 25, 29, 33];
 
 /// A run of this program over the ids. All stages are kept.
-fn run(model: &Model) -> Kept {
+pub(super) fn run(model: &Model) -> Kept {
     run_on(model, 1)
 }
 
@@ -63,12 +63,12 @@ fn run_of(model: &Model, ids: &[u32], count: usize) -> Kept {
     Kept { about, frames: frames.into_inner() }
 }
 
-fn judged(model: &Model, a: &Kept, b: &Kept) -> Report {
+pub(super) fn judged(model: &Model, a: &Kept, b: &Kept) -> Report {
     diff::compare_with(model, &mut a.clone(), &mut b.clone(), Sample::All, &|_| ()).unwrap()
 }
 
 /// The kind and the address of the first difference, without indices, and the names of the mistakes.
-fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
+pub(super) fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
     let first = report.first.as_ref().unwrap();
     let address = first.address.split('[').next().unwrap().to_owned();
     (first.kind, address, report.diagnosis.iter().map(|one| one.name).collect())
@@ -133,7 +133,7 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 53] = [
 ];
 
 /// Keeps only the stages that hooks on transformers' modules show.
-fn of_modules(run: &Kept) -> Kept {
+pub(super) fn of_modules(run: &Kept) -> Kept {
     let hidden = [
         Stage::RopeCos,
         Stage::RopeSin,
@@ -146,6 +146,7 @@ fn of_modules(run: &Kept) -> Kept {
         Stage::Values,
         Stage::Qk,
         Stage::Scores,
+        Stage::CappedScores,
         Stage::MaskedScores,
     ];
     let mut run = run.clone();
@@ -176,6 +177,7 @@ fn every_mistake_of_a_port_is_found_where_it_is_and_named_with_its_error_before_
             assert!(names.len() <= 3, "{bug}: few mistakes are left: {names:?}");
         }
     }
+    named.extend(super::families::BUGS.iter().map(|(bug, ..)| bug.split(':').next().unwrap()));
     // Other mistakes are those of single stages, which the programs of `fixtures/kata` make.
     let programs = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/kata")).unwrap();
     let texts: Vec<String> =

@@ -1,11 +1,14 @@
-//! An independent port of Llama: plain float32 loops, written from the paper and not from this program, with an
-//! optional mistake.
+//! An independent port of Llama and of the families around it: plain float32 loops, written from the papers and not from
+//! this program, with an optional mistake.
+
+#[path = "port/parts.rs"]
+mod parts;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use half::bf16;
-use llama_trace::config::{ModelConfig, Pairing, RopeScaling};
+use llama_trace::config::{Activation, ModelConfig, Placement, QkWidth, Rope};
 use llama_trace::diff::{About, Found, Pass, Traced};
 use llama_trace::error::Result;
 use llama_trace::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
@@ -82,141 +85,6 @@ impl Port {
         &self.weights[name]
     }
 
-    /// x · wᵀ (+ bias).
-    fn linear(&self, x: &Rows, name: &str) -> Rows {
-        let gate = if name.contains("gate") { "up" } else { "gate" };
-        let swapped = name.replace("gate", "#").replace("up", "gate").replace('#', "up");
-        let kv = name.replace("k_proj", "#").replace("v_proj", "k_proj").replace('#', "v_proj");
-        let name = if self.has("kv_swapped") && name.contains("self_attn") { &kv } else { name };
-        let name = if self.has("gate_up_swapped") && name.contains(if gate == "up" { "gate" } else { "up" }) {
-            &swapped
-        } else {
-            name
-        };
-        let w = self.weight(&format!("{name}.weight"));
-        let inputs = x[0].len();
-        let outputs = w.len() / inputs;
-        let bias = self.weights.get(&format!("{name}.bias")).filter(|_| !self.has("bias_missing"));
-        let layout = self.has("weight_layout") && name.contains("v_proj")
-            || self.has("weight_layout:o") && name.contains("o_proj")
-            || self.has("weight_layout:head") && (name == "lm_head" || name == "model.embed_tokens");
-        let c = self.config.head_dim;
-        let permuted = self.has("weight_layout:rope") && (name.contains("q_proj") || name.contains("k_proj"));
-        let of_heads = name.contains("q_proj") || name.contains("k_proj") || name.contains("v_proj");
-        let from = |o: usize| match self.bug {
-            "weight_layout:rope" if permuted => o / c * c + o % c / 2 + o % 2 * (c / 2),
-            // These two permutations are inverse to each other.
-            "weight_layout:heads" if of_heads => o % (outputs / c) * c + o / (outputs / c),
-            "weight_layout:components" if of_heads => o % c * (outputs / c) + o / c,
-            _ => o,
-        };
-        let row = |x: &Vec<f32>| {
-            let x = match self.bug {
-                "quantized_activations" => steps(x),
-                "bf16_rounding:inputs" => x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect(),
-                _ => x.clone(),
-            };
-            let value = |o: usize| {
-                let from = from(o);
-                let sum: f32 = (0..inputs)
-                    .map(|i| x[i] * if layout { w[i * outputs + o] } else { w[from * inputs + i] })
-                    .sum();
-                self.round(sum + bias.map_or(0.0, |bias| bias[o]))
-            };
-            (0..outputs).map(value).collect()
-        };
-        x.iter().map(row).collect()
-    }
-
-    fn round(&self, x: f32) -> f32 {
-        if self.rounds { bf16::from_f32(x).to_f32() } else { x }
-    }
-
-    fn norm(&self, x: &Rows, name: &str) -> Rows {
-        let (of_attention, of_ffn) = ("input_layernorm", "post_attention_layernorm");
-        let swapped = match name.contains(of_attention) {
-            true => name.replace(of_attention, of_ffn),
-            false => name.replace(of_ffn, of_attention),
-        };
-        let w = self.weight(if self.has("norm_weights_swapped") { &swapped } else { name });
-        if self.has("norm_missing") && name == "model.norm.weight" {
-            return x.clone();
-        }
-        let eps = if self.has("norm_eps") { 1e-6 } else { self.config.norm_eps };
-        let row = |x: &Vec<f32>| {
-            let mean = x.iter().sum::<f32>() / x.len() as f32;
-            let x: Vec<f32> = x.iter().map(|x| if self.has("layer_norm") { x - mean } else { *x }).collect();
-            let count = if self.has("norm_sum") { 1 } else { x.len() };
-            let square = x.iter().map(|x| x * x).sum::<f32>() / count as f32;
-            let factor = 1.0 / (square + eps).sqrt();
-            let weight = |w: f32| match self.bug {
-                "norm_weight_plus_one" => w + 1.0,
-                "norm_weight_missing" => 1.0,
-                _ => w,
-            };
-            x.iter().zip(w).map(|(x, w)| self.round(self.round(x * factor) * weight(*w))).collect()
-        };
-        x.iter().map(row).collect()
-    }
-
-    /// The rotation of each pair from one position to the next, in radians.
-    fn frequencies(&self) -> Vec<f32> {
-        let theta = if self.has("rope_theta") { 1e6 } else { self.config.rope_theta };
-        let c = self.config.head_dim;
-        let plain = (0..c / 2).map(|i| theta.powf(-((2 * i) as f32) / c as f32));
-        let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } =
-            self.config.rope_scaling
-        else {
-            return plain.collect();
-        };
-        let scaled = |f: f32, factor: f32| {
-            let turns = original_context as f32 * f / std::f32::consts::TAU;
-            let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
-            (1.0 - keep) * f / factor + keep * f
-        };
-        let by = if self.has("rope_scaling:factor") { 2.0 } else { factor };
-        plain.map(|f| if self.has("rope_scaling") { f } else { scaled(f, by) }).collect()
-    }
-
-    fn rope(&self, x: &Rows, cos: &Rows, sin: &Rows) -> Rows {
-        let c = self.config.head_dim;
-        let halves = (self.config.pairing == Pairing::Halves) != self.has("rope_pairing");
-        let back = if self.has("rope_direction:turning") { -1.0 } else { 1.0 };
-        let mut out = x.clone();
-        for (t, row) in x.iter().enumerate() {
-            for head in (0..row.len()).step_by(c) {
-                for i in 0..c / 2 {
-                    let (a, b) = if halves { (i, i + c / 2) } else { (2 * i, 2 * i + 1) };
-                    let (p, q) = (row[head + a], row[head + b]);
-                    let (cos, sin) = (&cos[t], &sin[t]);
-                    if self.has("rope_pairing:mixed") {
-                        // Rotates neighbouring pairs, each by the angle that belongs to it in the order of halves.
-                        for (own, other, sign) in [(2 * i, 2 * i + 1, -1.0), (2 * i + 1, 2 * i, 1.0)] {
-                            let angle = own % (c / 2);
-                            out[t][head + own] =
-                                row[head + own] * cos[angle] + sign * row[head + other] * sin[angle];
-                        }
-                        continue;
-                    }
-                    let (cos, sin) = (cos[i], back * sin[i]);
-                    out[t][head + a] = self.round(p * cos - q * sin);
-                    out[t][head + b] = self.round(p * sin + q * cos);
-                }
-            }
-        }
-        out
-    }
-
-    fn seen(&self, layer: usize, query: usize, key: usize) -> bool {
-        let window = match (self.config.window, self.bug) {
-            (Some(_), "window") => None,
-            (Some(window), "window:short") => Some(window - 1),
-            (window, _) => window.filter(|_| self.config.window_layers.contains(layer)),
-        };
-        let last = if self.has("mask_offset") { query + 1 } else { query };
-        key <= last && window.is_none_or(|window| key + window > query)
-    }
-
     /// Runs a pass over `ids`. Returns every stage.
     pub(crate) fn run(mut self, ids: &[u32]) -> Kept {
         let ids = if self.has("bos") { &ids[1..] } else { ids };
@@ -224,33 +92,52 @@ impl Port {
             self.config.clone();
         let t = ids.len();
         let table = self.weight("model.embed_tokens.weight");
-        let scale = if self.has("embedding_scale") { (dim as f32).sqrt() } else { 1.0 };
+        let scale = match self.bug {
+            "embedding_scale" => (dim as f32).sqrt(),
+            "embedding_scale:missing" => 1.0,
+            _ => self.config.multipliers.embedding,
+        };
         let row =
             |&id: &u32| table[id as usize * dim..][..dim].iter().map(|x| self.round(x * scale)).collect();
         let mut x: Rows = ids.iter().map(row).collect();
         let once = |stage| Site::once(0, stage);
         self.keep(once(Stage::Embedding), &x, &[t, dim]);
-        let frequencies = self.frequencies();
         let first = if self.has("position_offset") { 1 } else { 0 };
-        let angles = |of: fn(f32) -> f32| -> Rows {
+        let angles = |rope: &Rope, of: fn(f32) -> f32| -> Rows {
+            let frequencies = self.frequencies(rope);
             let kept = |x: f32| {
                 if self.has("bf16_rounding:angles") { bf16::from_f32(x).to_f32() } else { self.round(x) }
             };
             let row = |p: usize| frequencies.iter().map(|f| kept(of((p + first) as f32 * f))).collect();
             (0..t).map(row).collect()
         };
-        let (cos, mut sin) = (angles(f32::cos), angles(f32::sin));
-        if self.has("rope_direction") {
-            sin.iter_mut().flatten().for_each(|sin| *sin = -*sin);
+        let tables = |number: usize| {
+            let rope = self.config.rope(if self.has("rope_theta:global") { 0 } else { number });
+            let sign = if self.has("rope_direction") { -1.0 } else { 1.0 };
+            let sin =
+                angles(&rope, f32::sin).into_iter().map(|row| row.into_iter().map(|x| sign * x).collect());
+            (angles(&rope, f32::cos), sin.collect::<Rows>())
+        };
+        let tables: Vec<(Rows, Rows)> = (0..self.config.ropes()).map(tables).collect();
+        if let [(cos, sin)] = &tables[..] {
+            self.keep(once(Stage::RopeCos), cos, &[t, c / 2]);
+            self.keep(once(Stage::RopeSin), sin, &[t, c / 2]);
         }
-        self.keep(once(Stage::RopeCos), &cos, &[t, c / 2]);
-        self.keep(once(Stage::RopeSin), &sin, &[t, c / 2]);
+        let placement = self.config.placement;
+        let parallel = placement == Placement::Parallel;
+        let of_ffn = match placement {
+            Placement::Both => "pre_feedforward_layernorm.weight",
+            _ => "post_attention_layernorm.weight",
+        };
         for layer in 0..layers {
             let of = if self.has("other_layer") { 0 } else { layer };
             let name = |part: &str| format!("model.layers.{of}.{part}");
             let at = |stage| Site::layer(0, layer, stage);
-            let norm = self.norm(&x, &name("input_layernorm.weight"));
-            self.keep(at(Stage::AttnNorm), &norm, &[t, dim]);
+            let mut norm = x.clone();
+            if placement.before() {
+                norm = self.norm(&x, &name("input_layernorm.weight"));
+                self.keep(at(Stage::AttnNorm), &norm, &[t, dim]);
+            }
             let [mut q, mut k, v] =
                 ["q", "k", "v"].map(|p| self.linear(&norm, &name(&format!("self_attn.{p}_proj"))));
             self.keep(at(Stage::Xq), &q, &[t, heads, c]);
@@ -258,17 +145,29 @@ impl Port {
             self.keep(at(Stage::Xv), &v, &[t, kv_heads, c]);
             if self.config.qk_norm {
                 for (of, stage, p) in [(&mut q, Stage::XqNorm, "q"), (&mut k, Stage::XkNorm, "k")] {
-                    let heads: Rows = of.iter().flat_map(|row| row.chunks(c).map(<[f32]>::to_vec)).collect();
-                    let count = heads.len() / t;
-                    let normed = self.norm(&heads, &name(&format!("self_attn.{p}_norm.weight")));
-                    *of = normed.chunks(count).map(<[Vec<f32>]>::concat).collect();
+                    // The whole row, or each head by itself.
+                    let count = of[0].len() / c;
+                    let is_whole =
+                        self.config.qk_norm_form.width == QkWidth::Whole && !self.has("qk_norm_width");
+                    let width = if is_whole { count * c } else { c };
+                    let parts: Rows =
+                        of.iter().flat_map(|row| row.chunks(width).map(<[f32]>::to_vec)).collect();
+                    let normed = self.norm(&parts, &name(&format!("self_attn.{p}_norm.weight")));
+                    *of = normed.chunks(normed.len() / t).map(<[Vec<f32>]>::concat).collect();
                     self.keep(at(stage), of, &[t, count, c]);
                 }
             }
-            let turned = |x: Rows, not: &str| if self.has(not) { x } else { self.rope(&x, &cos, &sin) };
-            let (q, k) = (turned(q, "rope_missing"), turned(k, "rope_missing:keys"));
-            self.keep(at(Stage::XqRope), &q, &[t, heads, c]);
-            self.keep(at(Stage::XkRope), &k, &[t, kv_heads, c]);
+            let (cos, sin) = &tables[self.config.rope_of(layer).unwrap_or(0)];
+            if tables.len() > 1 {
+                self.keep(at(Stage::RopeCos), cos, &[t, c / 2]);
+                self.keep(at(Stage::RopeSin), sin, &[t, c / 2]);
+            }
+            let turned = |x: Rows, not: &str| if self.has(not) { x } else { self.rope(&x, cos, sin) };
+            if self.is_turned(layer) {
+                (q, k) = (turned(q, "rope_missing"), turned(k, "rope_missing:keys"));
+                self.keep(at(Stage::XqRope), &q, &[t, heads, c]);
+                self.keep(at(Stage::XkRope), &k, &[t, kv_heads, c]);
+            }
             let kv = |h: usize| if self.has("kv_head_order") { h % kv_heads } else { h * kv_heads / heads };
             let cached = |x: Rows| -> Rows {
                 let kept =
@@ -287,8 +186,11 @@ impl Port {
             let (k, v) = (repeated(&k, &kv), repeated(&v, of_values));
             self.keep(at(Stage::Keys), &k, &[t, heads, c]);
             self.keep(at(Stage::Values), &v, &[t, heads, c]);
-            let (mut dots, mut scores, mut masked, mut shares) =
-                (Rows::new(), Rows::new(), Rows::new(), Rows::new());
+            let [mut dots, mut scores, mut capped, mut masked, mut shares] = [const { Rows::new() }; 5];
+            // The soft cap of the scores: c · tanh(x / c).
+            let cap = self.config.score_cap.filter(|_| !self.has("softcap_missing"));
+            let bounded = |x: f32| cap.map_or(x, |cap| self.round(cap * (x / cap).tanh()));
+            let is_late = self.has("softcap_late");
             let mut mixed = vec![vec![0.0; heads * c]; t];
             for h in 0..heads {
                 for i in 0..t {
@@ -296,14 +198,17 @@ impl Port {
                         |j: usize| self.round((0..c).map(|e| q[i][h * c + e] * k[j][h * c + e]).sum::<f32>());
                     let dots_of_row: Vec<f32> = (0..t).map(dot).collect();
                     let score = |dot: &f32| {
-                        let by = if self.has("attention_scale") { 1.0 } else { (c as f32).sqrt() };
-                        let score = dot / by;
+                        let score = dot * self.score_scale();
                         self.round(if self.has("softcap") { 2.0 * (score / 2.0).tanh() } else { score })
                     };
                     let row: Vec<f32> = dots_of_row.iter().map(score).collect();
                     let hidden =
                         |(j, s): (usize, &f32)| if self.seen(layer, i, j) { *s } else { f32::NEG_INFINITY };
-                    let seen: Vec<f32> = row.iter().enumerate().map(hidden).collect();
+                    let soft: Vec<f32> = row.iter().map(|x| if is_late { *x } else { bounded(*x) }).collect();
+                    let mut seen: Vec<f32> = soft.iter().enumerate().map(hidden).collect();
+                    if is_late {
+                        seen.iter_mut().for_each(|x| *x = bounded(*x));
+                    }
                     let most = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                     let sum: f32 = seen.iter().map(|s| (s - most).exp()).sum();
                     let shared = |x: f32| {
@@ -319,12 +224,16 @@ impl Port {
                     }
                     dots.push(dots_of_row);
                     scores.push(row);
+                    capped.push(soft);
                     masked.push(seen);
                     shares.push(share);
                 }
             }
             self.keep(at(Stage::Qk), &dots, &[heads, t, t]);
             self.keep(at(Stage::Scores), &scores, &[heads, t, t]);
+            if cap.is_some() && !is_late {
+                self.keep(at(Stage::CappedScores), &capped, &[heads, t, t]);
+            }
             self.keep(at(Stage::MaskedScores), &masked, &[heads, t, t]);
             self.keep(at(Stage::Softmax), &shares, &[heads, t, t]);
             self.keep(at(Stage::AttnHeads), &mixed, &[t, heads, c]);
@@ -335,44 +244,60 @@ impl Port {
             } else {
                 mixed
             };
-            let output = self.linear(&merged, &name("self_attn.o_proj"));
+            let mut output = self.linear(&merged, &name("self_attn.o_proj"));
             self.keep(at(Stage::AttnOutput), &output, &[t, dim]);
             let input = x.clone();
-            x = match self.bug {
-                "residual_missing" => output.clone(),
-                "residual_missing:normed" => self.sum(&norm, &output),
-                _ => self.sum(&x, &output),
-            };
+            let shows = self.bug != "post_norm_place:hidden";
+            if placement.after() {
+                (output, x) = self.after(&x, &output, &name("post_attention_layernorm.weight"));
+                if shows {
+                    self.keep(at(Stage::PostAttnNorm), &output, &[t, dim]);
+                }
+            } else {
+                x = match self.bug {
+                    "residual_missing" => output.clone(),
+                    "residual_missing:normed" => self.sum(&norm, &output),
+                    _ => self.sum(&x, &output),
+                };
+            }
             self.keep(at(Stage::AttnResidual), &x, &[t, dim]);
             let read = if self.has("norm_input") { &input } else { &x };
-            let norm = self.norm(read, &name("post_attention_layernorm.weight"));
-            self.keep(at(Stage::FfnNorm), &norm, &[t, dim]);
+            if placement.before_ffn() {
+                norm = self.norm(read, &name(of_ffn));
+                self.keep(at(Stage::FfnNorm), &norm, &[t, dim]);
+            } else if !parallel {
+                norm = x.clone();
+            }
             let [gate, up] = ["gate", "up"].map(|p| self.linear(&norm, &name(&format!("mlp.{p}_proj"))));
-            let act = |g: &f32| {
-                self.round(match self.bug {
-                    "activation" => g / 2.0 * (1.0 + (0.797_884_6 * (g + 0.044_715 * g * g * g)).tanh()),
-                    _ => g / (1.0 + (-g).exp()),
-                })
-            };
             let silu: Rows = if self.has("gate_up_swapped:halves") { &up } else { &gate }
                 .iter()
-                .map(|row| row.iter().map(act).collect())
+                .map(|row| row.iter().map(|x| self.act(*x)).collect())
                 .collect();
             let other = if self.has("gate_up_swapped:halves") { &gate } else { &up };
             let times =
                 |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).map(|(a, b)| self.round(a * b)).collect();
             let hidden: Rows = silu.iter().zip(other).map(times).collect();
             self.keep(at(Stage::FfnGate), &gate, &[t, ffn_dim]);
-            self.keep(at(Stage::FfnSilu), &silu, &[t, ffn_dim]);
+            let acted =
+                if self.config.activation == Activation::Silu { Stage::FfnSilu } else { Stage::FfnAct };
+            self.keep(at(acted), &silu, &[t, ffn_dim]);
             self.keep(at(Stage::FfnUp), &up, &[t, ffn_dim]);
             self.keep(at(Stage::FfnHidden), &hidden, &[t, ffn_dim]);
             let down = self.linear(&hidden, &name("mlp.down_proj"));
             self.keep(at(Stage::FfnDown), &down, &[t, dim]);
-            x = match self.bug {
-                "residual_missing:ffn" => down.clone(),
-                "residual_missing:normed" => self.sum(&norm, &down),
-                _ => self.sum(&x, &down),
-            };
+            if placement.after() {
+                let normed;
+                (normed, x) = self.after(&x, &down, &name("post_feedforward_layernorm.weight"));
+                if shows {
+                    self.keep(at(Stage::PostFfnNorm), &normed, &[t, dim]);
+                }
+            } else {
+                x = match self.bug {
+                    "residual_missing:ffn" => down.clone(),
+                    "residual_missing:normed" => self.sum(&norm, &down),
+                    _ => self.sum(&x, &down),
+                };
+            }
             self.keep(at(Stage::FfnResidual), &x, &[t, dim]);
         }
         let norm = self.norm(&x, "model.norm.weight");
@@ -382,7 +307,19 @@ impl Port {
         if self.has("softcap:logits") {
             logits.iter_mut().flatten().for_each(|x| *x = 3.0 * (*x / 3.0).tanh());
         }
+        let by = match self.bug {
+            "logit_scale" => 1.0,
+            "logit_scale:divided" => self.config.multipliers.logits.recip(),
+            _ => self.config.multipliers.logits,
+        };
+        logits.iter_mut().flatten().for_each(|x| *x *= by);
         self.keep(once(Stage::Logits), &logits, &[t, vocab]);
+        if let Some(cap) = self.config.logit_cap {
+            if !self.has("softcap_missing:logits") {
+                logits.iter_mut().flatten().for_each(|x| *x = cap * (*x / cap).tanh());
+            }
+            self.keep(once(Stage::CappedLogits), &logits, &[t, vocab]);
+        }
         let about = About {
             layers: None,
             nowhere: std::collections::BTreeMap::new(),
@@ -399,18 +336,4 @@ impl Port {
         };
         Kept { about, frames: self.out }
     }
-
-    fn sum(&self, a: &Rows, b: &Rows) -> Rows {
-        let row = |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).map(|(a, b)| self.round(a + b)).collect();
-        a.iter().zip(b).map(row).collect()
-    }
-}
-
-/// Rounds a row to int8, with 32 values per scale.
-fn steps(x: &[f32]) -> Vec<f32> {
-    let group = |x: &[f32]| {
-        let scale = x.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0;
-        x.iter().map(|x| (x / scale).round() * scale).collect::<Vec<f32>>()
-    };
-    x.chunks(32).flat_map(group).collect()
 }

@@ -5,6 +5,7 @@
 
 mod attention;
 mod draws;
+mod families;
 mod layout;
 mod norms;
 mod products;
@@ -18,7 +19,7 @@ mod whole;
 
 use super::bench::{Exactly, Otherwise};
 use crate::check::{Change, Nothing};
-use llama_trace_core::config::{LayerSet, ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::config::{LayerSet, ModelConfig, Pairing, Precision, QkWidth, RopeScaling};
 use llama_trace_core::trace::{Frame, ModelCard, Op, PassDims, Site, Stage};
 pub(super) use whole::Operands;
 
@@ -48,15 +49,17 @@ impl Known {
 }
 
 /// The mistakes, by name.
-const KNOWN: [Known; 79] = [
+const KNOWN: [Known; 88] = [
     Known::new("rope_pairing", "you paired other components for RoPE: {form}"),
     Known::new("rope_theta", "you used another θ: {form}"),
     Known::new("rope_scaling", "you scaled RoPE's frequencies by another rule: {form}"),
+    Known::new("rope_layers", "you rotated queries and keys in other layers than the model does: {form}"),
     Known::new("rope_direction", "you rotated in the other direction: the sine has the wrong sign"),
     Known::new("rope_missing", "you did not rotate: {form}"),
     Known::new("position_offset", "you used other positions: {form}"),
     Known::new("norm_eps", "you used another ε: {form}"),
     Known::new("norm_weight_plus_one", "you multiplied by 1 + weight, not by the weight"),
+    Known::new("norm_weight_as_stored", "you multiplied by the stored number w, not by 1 + w"),
     Known::new("norm_weight_missing", "you did not multiply by the weight"),
     Known::new("norm_missing", "you did not normalise: the result is the input"),
     Known::new("norm_weights_swapped", "you used the weight of the other norm: {form}"),
@@ -64,11 +67,14 @@ const KNOWN: [Known; 79] = [
         "norm_input",
         "the norm of the feed-forward network reads the layer's input, not the stream after attention",
     ),
+    Known::new("post_norm_place", "you normalised the sum with the stream, not what is added to it"),
+    Known::new("norm_mean_missing", "you did not subtract the mean, as LayerNorm does"),
     Known::new("norm_sum", "you divided by √Σx², not by √(Σx²/D)"),
     Known::new("layer_norm", "you subtracted the mean, as LayerNorm does; RMSNorm does not"),
+    Known::new("qk_norm_width", "you normalised other vectors of the queries and keys: {form}"),
     Known::new("residual_missing", "you left out a term of the residual sum: {form}"),
     Known::new("other_layer", "you used the weights of another layer: {form}"),
-    Known::new("attention_scale", "you scaled the scores by another number than 1/√C: {form}"),
+    Known::new("attention_scale", "you scaled the scores by another factor: {form}"),
     Known::new("mask_offset", "the mask shows other keys than k ≤ start + t: {form}"),
     Known::new("window", "you used another window: {form}"),
     Known::new("kv_head_order", "query head h reads another kv head than h / (H/G): {form}"),
@@ -78,12 +84,16 @@ const KNOWN: [Known; 79] = [
     Known::new("bias_missing", "you did not add the bias"),
     Known::new("bos", "the beginning-of-text token differs: {form}"),
     Known::new("tied_head", "you used the embedding table as the head"),
-    Known::new("activation", "the activation function is not SiLU: {form}"),
+    Known::new("activation", "you used another activation function: {form}"),
     Known::new("gate_up_swapped", "you exchanged gate and up: {form}"),
     Known::new("bf16_rounding", "you computed in bfloat16: {form}"),
     Known::new("quantized_activations", "you rounded the inputs of products to int8: {form}"),
-    Known::new("embedding_scale", "you multiplied the embeddings: {form}"),
+    Known::new("embedding_scale", "you scaled the embeddings by another factor: {form}"),
+    Known::new("residual_scale", "you scaled what is added to the stream by another factor: {form}"),
+    Known::new("logit_scale", "you scaled the logits by another factor: {form}"),
     Known::new("softcap", "you bounded the values by c · tanh(x / c): {form}"),
+    Known::new("softcap_missing", "you left out the soft cap: {form}"),
+    Known::new("softcap_late", "you applied the soft cap after the mask, so that no key is hidden"),
     Known::new("f16_rounding", "you computed in float16: {form}"),
     Known::new("wrong_axis", "you computed along another axis: {form}"),
     Known::new("eps_place", "you added ε in another place than to the mean of the squares: {form}"),
@@ -256,6 +266,7 @@ pub(super) fn mistakes(
 ) -> Vec<Mistake> {
     let mut all = Vec::new();
     configured(card, found, &mut all);
+    families::add(card, passes, &mut all);
     attention::add(card, passes, found, right, &mut all);
     layout::add(card, chain, &mut all);
     stream::add(card, chain, &mut all);
@@ -332,11 +343,34 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
             &|config| config.norm_eps = eps,
         );
     }
+    if let Some(local) = card.config.local_rope.clone() {
+        let form = "the one of the layers without a window".into();
+        add("rope_theta", form, stages(ROPE), Op::RopeTable.stages(), &|config| {
+            config.local_rope = Some(config.rope(0));
+        });
+        let form = "the one of the layers with a window".into();
+        add("rope_theta", form, stages(ROPE), Op::RopeTable.stages(), &|config| {
+            (config.rope_theta, config.rope_scaling) = (local.theta, local.scaling.clone());
+        });
+    }
+    let widths = match card.config.qk_norm_form.width {
+        QkWidth::Whole => Some((QkWidth::EachHead, "each head by itself, not all heads side by side")),
+        QkWidth::EachHead => Some((QkWidth::Whole, "all heads side by side, not each head by itself")),
+        QkWidth::Head => None,
+    };
+    if let Some((other, form)) = widths {
+        let stages = Op::RmsNorm.stages().to_vec();
+        add("qk_norm_width", form.into(), stages, &[], &|config| config.qk_norm_form.width = other);
+    }
+    let form = "layers without RoPE are rotated".into();
+    add("rope_layers", form, Op::Rope.stages().to_vec(), &[], &|config| config.rope_layers = LayerSet::ALL);
     let shown = attention::shown(found);
     let around =
         card.config.window.into_iter().flat_map(|window| [window + 1, window.saturating_sub(1), window * 2]);
+    // The model's own in a layer without one.
+    let own = card.config.window.filter(|_| !card.config.window_layers.is_all());
     // No window, windows like the model's own, and the window that the values show, if they show one.
-    for window in [None].into_iter().chain(around.chain(shown).map(Some)) {
+    for window in [None].into_iter().chain(around.chain(own).chain(shown).map(Some)) {
         let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
         add("window", form, stages(SEEING), &[Stage::Mask, Stage::MaskedScores], &|config| {
             (config.window, config.window_layers) = (window, LayerSet::ALL);

@@ -31,14 +31,14 @@ struct Mixed {
     head_dim: usize,
 }
 
-/// Scores are divided by the root of another number.
+/// Scores are divided by the root of a number.
 struct Scaled(usize);
 
 /// The values of a stage are multiplied by a factor.
 pub(super) struct Times(pub(super) Stage, pub(super) f64);
 
 /// A token sees this many more keys; `None` for all keys.
-struct Shifted {
+pub(super) struct Shifted {
     by: Option<isize>,
     sizes: Sizes,
     passes: Vec<PassDims>,
@@ -95,15 +95,22 @@ pub(super) fn add(
     ] {
         all.push(Mistake::of("rope_missing", form, stages, Unturned(stages)));
     }
+    if !card.config.rope_layers.is_all() {
+        let form = "layers with RoPE are not rotated";
+        all.push(Mistake::of("rope_layers", form, Op::Rope.stages(), Unturned(Op::Rope.stages())));
+    }
     let mut merged = Mistake::of("heads_merged", "", [Stage::AttnOutput], Nothing);
     (merged.otherwise.merges_heads, merged.looks_ahead) = (true, true);
     all.push(merged);
     let c = sizes.head_dim;
-    for under in [1, c * c, sizes.dim, sizes.heads * c, 2 * c, c / 2, sizes.kv_heads * c] {
-        if under != c {
-            let form = match under {
-                1 => "not divided".into(),
-                _ => format!("divided by √{under}, not √{c}"),
+    for under in [1, c, c * c, sizes.dim, sizes.heads * c, 2 * c, c / 2, sizes.kv_heads * c] {
+        let own = sizes.score_scale;
+        if under != c || own.is_some() {
+            let form = match (under, own) {
+                (1, None) => "not divided".into(),
+                (1, Some(_)) => "not scaled".into(),
+                (_, Some(own)) => format!("divided by √{under}, not multiplied by {own}"),
+                (_, None) => format!("divided by √{under}, not √{c}"),
             };
             let scaled = Mistake::of("attention_scale", form, [Stage::Scores], Scaled(under));
             all.push(scaled.again(&[Stage::Scores, Stage::MaskedScores]));
@@ -252,8 +259,8 @@ impl Change for Unturned {
 
 impl Change for Scaled {
     fn rule(&self, _site: Site, _at: usize, mut rule: Rule) -> Rule {
-        if let Fold::Scale { head_dim, .. } = &mut rule.fold {
-            *head_dim = self.0;
+        if let Fold::Scale { head_dim, scale, .. } = &mut rule.fold {
+            (*head_dim, *scale) = (self.0, None);
         }
         rule
     }
@@ -291,6 +298,11 @@ impl Change for Shared {
 }
 
 impl Shifted {
+    /// Every token sees all keys.
+    pub(super) fn all(sizes: Sizes, passes: &[PassDims]) -> Self {
+        Self { by: None, sizes, passes: passes.to_vec() }
+    }
+
     /// The keys that token `t` of a pass sees.
     fn seen(&self, site: Site, dims: PassDims, t: usize) -> Range<usize> {
         let Some(by) = self.by else { return 0..dims.keys() };

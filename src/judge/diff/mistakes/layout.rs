@@ -32,7 +32,7 @@ struct Reordered {
 }
 
 /// Each weight of a norm is changed by this function.
-struct Norms(fn(f32) -> f32);
+pub(super) struct Norms(pub(super) fn(f32) -> f32);
 
 /// The norm is left out: its output is its input.
 struct NoNorm;
@@ -44,7 +44,7 @@ struct NoBias;
 struct Tied;
 
 /// The second weight of each pair is read in place of the first.
-struct OtherWeights(&'static [[&'static str; 2]]);
+pub(super) struct OtherWeights(pub(super) &'static [[&'static str; 2]]);
 
 /// SiLU is applied to up instead of gate.
 struct SwappedHalves;
@@ -65,14 +65,21 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
         all.push(Mistake::of("tied_head", "", [Stage::Logits], Tied));
     }
     exchanged(all);
-    let mut halves =
-        Mistake::of("gate_up_swapped", "SiLU of up", [Stage::FfnSilu, Stage::FfnHidden], SwappedHalves);
-    halves.otherwise = Otherwise {
-        again: &[Stage::FfnSilu],
-        also: &[(Stage::FfnSilu, Stage::FfnUp), (Stage::FfnHidden, Stage::FfnGate)],
-        ..Otherwise::default()
-    };
-    all.push(halves);
+    if !card.config.ungated {
+        let form = "the activation of up";
+        let touches = [Stage::FfnSilu, Stage::FfnAct, Stage::FfnHidden];
+        let mut halves = Mistake::of("gate_up_swapped", form, touches, SwappedHalves);
+        halves.otherwise = Otherwise {
+            again: &[Stage::FfnSilu, Stage::FfnAct],
+            also: &[
+                (Stage::FfnSilu, Stage::FfnUp),
+                (Stage::FfnAct, Stage::FfnUp),
+                (Stage::FfnHidden, Stage::FfnGate),
+            ],
+            ..Otherwise::default()
+        };
+        all.push(halves);
+    }
     let mut rounded = Mistake::of("bf16_rounding", "weights", Stage::ALL, RoundedWeights);
     rounded.rounds = true;
     all.push(rounded);
@@ -328,7 +335,9 @@ impl Change for OtherWeights {
 impl Change for SwappedHalves {
     fn rule(&self, site: Site, _at: usize, mut rule: Rule) -> Rule {
         match &mut rule.fold {
-            Fold::Silu { gate } => gate.place = Place::Stage(site.other(Stage::FfnUp)),
+            Fold::Silu { gate: x } | Fold::Activation { x, .. } => {
+                x.place = Place::Stage(site.other(Stage::FfnUp));
+            }
             Fold::Mul { b, .. } if site.stage == Stage::FfnHidden => {
                 b.place = Place::Stage(site.other(Stage::FfnGate));
             }

@@ -5,17 +5,20 @@ use half::{bf16, f16};
 use super::super::bench::Exactly;
 use super::Mistake;
 use super::attention::{Times, factor};
+use super::families;
+use super::whole::silu;
 use crate::check::Change;
 use llama_trace_core::explain::{Exact, Fold, Rule};
 use llama_trace_core::trace::{Frame, ModelCard, Op, Site, Stage};
 
 type Function = fn(f64) -> f64;
 
-/// Another function in place of SiLU.
+/// Another function in place of the activation.
 struct Activation(Function);
 
 pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Vec<Mistake>) {
-    let functions: [(_, Function); 8] = [
+    let functions: [(_, Function); 9] = [
+        ("SiLU", silu),
         ("GELU", gelu),
         ("GELU by tanh", gelu_tanh),
         ("x · sigmoid(1.702 x)", |x| x / (1.0 + (-1.702 * x).exp())),
@@ -26,7 +29,8 @@ pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Ve
         ("none", |x| x),
     ];
     for (form, function) in functions {
-        all.push(Mistake::of("activation", form, Op::Silu.stages(), Activation(function)));
+        let stages = families::activations(&card.config);
+        all.push(Mistake::of("activation", form, stages, Activation(function)));
     }
     let stage = found.site.stage;
     let mut kept = Mistake::of("bf16_rounding", "this stage", Stage::ALL, Kept(vec![stage]));
@@ -77,14 +81,14 @@ impl Change for Kept {
 
 impl Change for Activation {
     fn rule(&self, _site: Site, _at: usize, mut rule: Rule) -> Rule {
-        if let Fold::Silu { gate } = rule.fold {
-            rule.fold = Fold::Same { from: gate };
+        if let Fold::Silu { gate: x } | Fold::Activation { x, .. } = rule.fold {
+            rule.fold = Fold::Same { from: x };
         }
         rule
     }
 
     fn value(&self, site: Site, _at: usize, exact: Exact) -> Exact {
-        if site.stage.info().op != Op::Silu {
+        if !matches!(site.stage.info().op, Op::Silu | Op::Activation) {
             return exact;
         }
         let value = (self.0)(exact.value);
