@@ -2,9 +2,9 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { copyFileSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 
 import { until } from "./browser.mjs";
 import { folder, here, native, network, open, program, work } from "./harness.mjs";
@@ -53,6 +53,32 @@ export default {
       assert.equal((await fetch(served, { method: "POST" })).status, 405);
       const head = await fetch(`${served}page.js`, { method: "HEAD" });
       assert.equal(Number(head.headers.get("content-length")), readFileSync(join(folder, "page.js")).length);
+    } finally {
+      serves.kill("SIGINT");
+      await once(serves, "exit");
+    }
+  },
+
+  async "the program adds a lesson and a trace to the page"(browser) {
+    const added = join(work, "added");
+    mkdirSync(added);
+    const [lesson, trace] = [join(added, "class.md"), join(added, "class.trace")];
+    writeFileSync(lesson, "# The first look\n<!-- prompt: The big dog -->\n\n## Scores\n\n<!-- scene: p0/L1/scores[h=0,t=last] -->\n\nHow well does each key fit?\n");
+    native("record", "--prompt", "A fox", "-n", "2", "--keep", "all", "--out", trace);
+    const out = join(work, "class");
+    native("page", "--out", out, "--lesson", lesson, "--trace", trace);
+    for (const file of [lesson, trace]) assert.ok(readFileSync(join(out, basename(file))).equals(readFileSync(file)));
+    const serves = spawn(program, ["page", "--serve", "--lesson", lesson, "--trace", trace], { stdio: ["ignore", "pipe", "inherit"] });
+    try {
+      let lines = "";
+      serves.stdout.on("data", (more) => (lines += more));
+      const [, ofLesson, ofTrace] = await until(() => lines.match(/^.*\n(.*#lesson=.*)\n(.*#trace=.*)\n/), "the links");
+      await browser.go(ofLesson);
+      await browser.shows("The first look", 60000);
+      await browser.keys(" ");
+      await browser.shows("How well does each key fit?");
+      await browser.go(`${ofTrace}&at=p1/logits`);
+      await browser.shows(/class\.trace[\s\S]*logits/);
     } finally {
       serves.kill("SIGINT");
       await once(serves, "exit");
