@@ -53,7 +53,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
         let dims = dims_of(&app.outline, pass);
         let start = Walk::of(&app.outline, dims).at(0);
         let no_place = |wrong: String| {
-            Error::usage(format!("--at {address}: {wrong}")).expected("an address as the tracer prints it, p0/L1/softmax[h=2,t=4,k=1]; an omitted token is the last one, and any other omitted index is 0")
+            Error::usage(format!("the address {address}: {wrong}")).expected("an address as the tracer prints it, p0/L1/softmax[h=2,t=4,k=1]; an omitted token is the last one, and any other omitted index is 0")
         };
         // Weights are the same in every pass.
         if let Some(Subject::Weight(weight)) = address.subject.filter(|_| !address.index.is_empty()) {
