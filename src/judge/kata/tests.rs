@@ -127,8 +127,8 @@ fn every_computing_stage_has_a_kata() {
     use llama_trace_core::trace::stage::Op;
     // The models of the katas are Llamas, some with norms on queries and keys. Only other families have these stages.
     let others = [
-        Stage::LocalRopeCos,
-        Stage::LocalRopeSin,
+        Stage::LayerRopeCos,
+        Stage::LayerRopeSin,
         Stage::XqRopeNorm,
         Stage::XkRopeNorm,
         Stage::CappedScores,
