@@ -85,6 +85,10 @@ export class Browser {
       this.socket.onerror = () => failed(new Error(`no connection to ${url}`));
     });
     this.socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
+    this.socket.onclose = ({ code, reason }) => {
+      this.closed = new Error(`${this.name} closed the connection: ${code} ${reason}`);
+      for (const { failed } of this.waiting.values()) failed(this.closed);
+    };
     return this;
   }
 
@@ -101,7 +105,8 @@ export class Browser {
     else waits.done(message.result);
   }
 
-  send(method, params) {
+  async send(method, params) {
+    if (this.closed) throw this.closed;
     const id = this.next++;
     const answer = new Promise((done, failed) => this.waiting.set(id, { done, failed }));
     this.socket.send(JSON.stringify({ id, method, params }));
