@@ -31,8 +31,8 @@ impl Cuda {
         Self { untried, ..self }
     }
 
-    /// Returns the CPU emulation of a device with as much shared memory as compute capability 9.0 has, and the list of
-    /// the kernels that it loads. Kernels fail whose name begins with `refused`.
+    /// Returns the CPU emulation of a device with as much shared memory as compute capability 9.0, and the list of the
+    /// kernels that it loads. Kernels fail whose name begins with `refused`.
     #[cfg(test)]
     pub(crate) fn with_large_blocks(
         bytes: usize,

@@ -46,7 +46,7 @@ pub(crate) fn run(
         known(at, bytes) || program.constants.iter().any(|words| constant(words))
     };
     let shared = entry.shared + grid.shared as usize;
-    let is_large = name.contains("wgmma") || name == "matmul_q8_128";
+    let is_large = name.contains("wgmma") || ["matmul_q8_128", "matmul_q8_wide"].contains(&name);
     let most = if is_large { MOST_OF_LARGE } else { MOST_SHARED };
     assert!(
         shared <= most,
