@@ -20,6 +20,8 @@ mod edits;
 mod explain;
 #[path = "cli/export.rs"]
 mod export;
+#[path = "cli/families.rs"]
+mod families;
 #[path = "cli/folder.rs"]
 mod folder;
 #[path = "cli/info.rs"]

@@ -79,7 +79,7 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precis
         arithmetic: Arithmetic::Fused,
         backend: "cpu".into(),
     };
-    Edits::new(list).check(&card, &[])
+    Edits::new(list).in_model(&card.sizes()).check(&card, &[])
 }
 
 /// Prints a line for each edit of `model`: how many cells it changed, and one of them before and after. A last line says

@@ -31,13 +31,14 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
         None if tokens > pass => "choose among these: the text ended with the last pass".to_owned(),
         None => ask_for_pass(pass),
     };
+    let step = step.in_model(&asked.outline().card.sizes(), args.address.layer);
     let (site, at) = find(&args.address, step, asked.outline(), more)?;
     let explanation = asked.ask(&ExplanationAt { site, at, terms: args.terms })?;
     // A view shows the numbers of its stage, so the explanation is that of the stage.
     let view = match step {
         Step::View(_) => {
             let card = &asked.outline().card;
-            let formula = card.formula(step, asked.outline().passes[site.pass].dims);
+            let formula = card.formula(step, asked.outline().passes[site.pass].dims, site.layer);
             Some((args.address.to_string(), formula))
         }
         Step::Stage(_) => None,
@@ -104,7 +105,7 @@ fn find(
         return Err(wrong(address, "there is only one run, r0, and it has only one sequence, s0")
             .next("leave the run and the sequence out of the address"));
     }
-    let (number, stage) = (address.pass.unwrap_or(0), step.stage());
+    let number = address.pass.unwrap_or(0);
     let Some(pass) = outline.passes.get(number) else {
         let last = outline.passes.len() - 1;
         return Err(wrong(address, format_args!("there is no pass {number}"))
@@ -112,9 +113,7 @@ fn find(
             .next(more(number)));
     };
     let (sizes, dims) = (outline.card.sizes(), pass.dims);
-    if !stage.present(&sizes, dims) {
-        return Err(absent(step, &outline.card, dims));
-    }
+    let stage = step.stage();
     let layer = match (stage.in_layer(), address.layer) {
         (true, layer) => Some(layer.unwrap_or(0)),
         (false, None) => None,
@@ -128,6 +127,9 @@ fn find(
         return Err(wrong(address, format_args!("there is no layer {layer}"))
             .found(format!("layers 0 to {last}"))
             .next(format!("give a layer from L0 to L{last}")));
+    }
+    if step.absence(&outline.card, dims, layer).is_some() {
+        return Err(absent(step, &outline.card, dims, layer));
     }
     let named = address.axes(Subject::Step(step)).map_err(|what| wrong(address, what))?;
     let shape = sizes.shape(step.axes(), dims);

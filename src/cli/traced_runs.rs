@@ -64,7 +64,7 @@ impl Traced {
         if new.insert.is_some() || first.is_none_or(|pass| pass.tokens != new.ids) {
             return Err(needs_model("a run with other tokens"));
         }
-        let edits = Edits::new(edits::parsed(&new.edits)?);
+        let edits = Edits::new(edits::parsed(&new.edits)?).in_model(&self.kept.card().sizes());
         let (model_args, cpu_args) = &self.args;
         let files = DiskFiles::new(model_args, cpu_args);
         let mut plain = self.source(Run::ITSELF, new.sequence)?;

@@ -88,6 +88,7 @@ impl Chapters {
     /// The notes on `step`: first the note about the step itself, then the notes on ideas around it, and last the map of
     /// the pass (number 00). For a view without notes of its own, these are the notes on its stage.
     pub fn about(self, step: Step) -> impl Iterator<Item = &'static Chapter> {
+        let step = step.first_of_name();
         let has = |step: Step| move |chapter: &&Chapter| chapter.steps().any(|other| other == step);
         let own = self.iter().any(|chapter| has(step)(&chapter));
         let step = if own { step } else { Step::Stage(step.stage()) };

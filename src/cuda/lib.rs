@@ -12,11 +12,14 @@
 //! depend on other spans or on recording. Values are rounded only at the places where `ops/` rounds them: no TF32, no
 //! approximate division.
 //!
+//! **Untried kernels.** A kernel that no GPU has run is never the default. The environment variable
+//! `LLAMA_TRACE_CUDA_WITH` switches such kernels on (`features.rs`).
+//!
 //! `llama-trace help gpu` says on which GPUs this code has run, and which parts have run only in the emulation.
 
 mod attention;
 mod blas;
-mod disabled_features;
+mod features;
 mod fusable;
 mod kernels;
 mod limits;
@@ -51,7 +54,7 @@ use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 use llama_trace_engine::backend::cpu::Cpu;
-use llama_trace_kernels::driver::{Address, Arguments, Driver, Event, failed};
+use llama_trace_kernels::driver::{Address, Arguments, Driver, Event, Untried, failed};
 use memory::{Growing, Memory};
 use queue::Queue;
 use sampling::Place;
@@ -87,6 +90,8 @@ pub struct Cuda {
     /// Whether integer products copy their weights to shared memory first. They do so only after a self-test of the
     /// results.
     streams: Arc<AtomicBool>,
+    /// The kernels that are used although no GPU has run them yet.
+    untried: Untried,
 }
 
 /// Scratch memory. The operations share it, one after the other.
@@ -151,6 +156,7 @@ impl Cuda {
 
     fn over(driver: Box<dyn Driver>) -> Self {
         let (major, minor) = driver.about().architecture;
+        let untried = driver.untried();
         let queue = Arc::new(Queue::new(driver));
         let (precision, cache_dtype) = (Precision::F32, CacheDtype::F32);
         Self {
@@ -166,6 +172,7 @@ impl Cuda {
             warpgroups: Arc::default(),
             proved: Arc::default(),
             streams: Arc::default(),
+            untried,
         }
     }
 
@@ -194,8 +201,8 @@ impl Cuda {
     pub fn listing(&self, uses: &Uses) -> (Self, KernelList) {
         let device = listing::Listing::of(self.queue.device());
         let list = device.list();
-        let cuda = Self::over(Box::new(device)).with_precision(self.precision);
-        let cuda = cuda.with_cache_dtype(self.cache_dtype);
+        let cuda = Self { untried: self.untried, ..Self::over(Box::new(device)) };
+        let cuda = cuda.with_precision(self.precision).with_cache_dtype(self.cache_dtype);
         cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
         cuda.streams.store(true, Relaxed);
         proof::run(&cuda, uses);

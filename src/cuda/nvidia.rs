@@ -17,13 +17,13 @@ use std::time::Duration;
 use cudarc::driver::sys::{self, CUevent, CUfunction, CUgraphExec, CUmodule, CUresult, CUstream};
 
 use super::blas::Blas;
-use super::disabled_features::{self, DisabledFeatures};
+use super::features::{self, DisabledFeatures};
 use super::probe_driver::{Found, check, find};
 use super::store::Store;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::memory::no_memory;
 use llama_trace_kernels::driver::{
-    About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed,
+    About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, Untried, failed,
 };
 use llama_trace_kernels::nvrtc::{Nvrtc, Version, WARPGROUPS};
 use llama_trace_kernels::ptx;
@@ -47,6 +47,7 @@ pub(super) struct Nvidia {
     about: About,
     driver: Version,
     disabled: DisabledFeatures,
+    untried: Untried,
     /// Whether the driver has refused an early start: a launch with an early start failed, and the same launch without
     /// it succeeded.
     refuses_early: AtomicBool,
@@ -147,11 +148,13 @@ impl Nvidia {
     /// Creates the context, the streams and the pinned memory.
     fn begin(Found { about, driver, device }: Found) -> Result<Self> {
         let disabled = DisabledFeatures::of_environment()?;
+        let untried = features::untried_of_environment()?;
         // If a step fails, dropping `new` releases everything that was created before.
         let mut new = Self {
             about,
             driver,
             disabled,
+            untried,
             refuses_early: AtomicBool::new(false),
             device,
             context: ptr::null_mut(),
@@ -639,7 +642,7 @@ impl Driver for Nvidia {
     fn capture(&self, launches: &[Launch]) -> Result<Graph> {
         self.enter()?;
         if self.disabled.graphs {
-            return Err(failed("capture a graph", disabled_features::VARIABLE));
+            return Err(failed("capture a graph", features::DISABLED));
         }
         let overlaps = self.overlaps();
         // Drivers before CUDA 12.3 do not capture kernels that may begin early. A graph without early starts is still
@@ -679,6 +682,14 @@ impl Driver for Nvidia {
 
     fn streams(&self) -> bool {
         !self.disabled.streams && self.nvrtc().is_ok()
+    }
+
+    fn untried(&self) -> Untried {
+        // These kernels are not embedded as PTX.
+        if self.untried == Untried::default() || self.nvrtc().is_err() {
+            return Untried::default();
+        }
+        self.untried
     }
 
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {

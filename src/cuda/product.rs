@@ -27,7 +27,7 @@ mod streams;
 mod tiles;
 
 #[cfg(test)]
-pub(super) use integer::{TILES as OF_INTEGERS, multiply_in as integer_in};
+pub(super) use integer::{TILES as OF_INTEGERS, Tile as IntegerTile, WIDE, multiply_in as integer_in};
 pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
 use tiles::{in_tiles, suited};
 

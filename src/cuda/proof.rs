@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::memory::own;
 use super::product::{self, Asked, Tiles};
-use super::{Cuda, attention, failed};
+use super::{Cuda, attention, failed, features};
 use llama_trace_core::config::{DEFAULT_GROUP, Pairing, Precision};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Bytes;
@@ -17,6 +17,7 @@ use llama_trace_engine::backend::{
     Swiglu,
 };
 use llama_trace_formats::checkpoint::{Checkpoint, random};
+use llama_trace_kernels::driver::Untried;
 
 /// The features that a model uses. The self-test covers them before the model runs.
 #[derive(Clone, Debug)]
@@ -298,11 +299,18 @@ fn compare(found: &KernelResult, expected: &[f32]) -> Result<()> {
 /// If a kernel does not compile or run, or if its results differ.
 pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<Option<Error>> {
     let device = cuda.queue.device();
-    let what = format!("{uses:?} {:?} {:?}", cuda.precision, cuda.cache_dtype);
+    let untried = cuda.untried != Untried::default();
+    let mut what = format!("{uses:?} {:?} {:?}", cuda.precision, cuda.cache_dtype);
+    if untried {
+        what += &format!(" {:?}", cuda.untried);
+    }
     let (faster, why_not) = match device.remembered(&what) {
         Some(faster) => (faster, None),
         None => {
-            let (faster, why_not) = proved(cuda, uses)?;
+            let (faster, why_not) = proved(cuda, uses).map_err(|error| match untried {
+                true => error.next(format!("unset {}, or run with --device cpu", features::UNTRIED)),
+                false => error,
+            })?;
             device.remember(&what, faster);
             (faster, why_not)
         }
@@ -681,6 +689,24 @@ mod tests {
     }
 
     /// With so many heads, a few keys already reach the limit of keys times heads.
+    #[test]
+    fn untried_kernels_are_proved_and_the_variable_is_named_if_they_fail() {
+        let untried = Untried { coalesced: true, wide: true };
+        for (precision, weights) in
+            [(Precision::Q8 { group: 32 }, Dtype::Q8_0), (Precision::Bf16, Dtype::Q4K)]
+        {
+            let Some((cuda, _)) = Cuda::with_large_blocks(1 << 28, None) else { return };
+            passes(cuda.trying(untried), precision, &[weights]);
+        }
+        let Some((cuda, _)) = Cuda::with_large_blocks(1 << 28, Some("matmul_q8_wide")) else { return };
+        let cuda = cuda.with_precision(Precision::Q8 { group: 32 });
+        let uses = uses(vec![Dtype::Q8_0]);
+        let error = prove(&cuda.clone().trying(untried), &uses).unwrap_err().to_string();
+        assert!(error.contains("unset LLAMA_TRACE_CUDA_WITH,"), "{error}");
+        // Without the variable, the device passes.
+        assert!(prove(&cuda, &uses).unwrap().is_none());
+    }
+
     #[test]
     fn a_model_of_many_heads_for_one_of_keys_is_proved_too() {
         let heads = AttentionShape::llama(256, 1, 8, None);

@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Cuda, KernelList};
 use llama_trace_emulator::{Emulated, Log};
+#[cfg(test)]
+use llama_trace_kernels::driver::Untried;
 
 impl Cuda {
     /// Returns the device of the tests: GPU number LLAMA_TRACE_GPU if that variable is set, otherwise the CPU emulation
@@ -21,6 +23,28 @@ impl Cuda {
         cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
         cuda.streams.store(true, Relaxed);
         Some(cuda)
+    }
+
+    /// The same device, with these kernels.
+    #[cfg(test)]
+    pub(crate) fn trying(self, untried: Untried) -> Self {
+        Self { untried, ..self }
+    }
+
+    /// Returns the CPU emulation of a device with as much shared memory as compute capability 9.0 has, and the list of
+    /// the kernels that it loads. Kernels fail whose name begins with `refused`.
+    #[cfg(test)]
+    pub(crate) fn with_large_blocks(
+        bytes: usize,
+        refused: Option<&'static str>,
+    ) -> Option<(Self, KernelList)> {
+        let device = Emulated::new(bytes, usize::MAX)?.with_shared(227 << 10);
+        let device = match refused {
+            Some(kernels) => device.refusing(kernels),
+            None => device,
+        };
+        let list = KernelList(device.loaded());
+        Some((Self::over(Box::new(device)), list))
     }
 
     /// Returns the CPU emulation with the kernels as they are compiled for the embedded PTX.

@@ -22,6 +22,7 @@ use llama_trace_engine::backend::{
     AttentionPart, AttentionShape, AttentionSink, Backend, Buffer, Input, Matrix, Pass, PassRows, Span,
     Swiglu,
 };
+use llama_trace_kernels::driver::Untried;
 
 /// Bytes of the device's memory.
 const ROOM: usize = 1 << 30;

@@ -174,6 +174,12 @@ impl Emulated {
         self
     }
 
+    /// The same device, but a block may use `bytes` bytes of shared memory.
+    pub fn with_shared(mut self, bytes: usize) -> Self {
+        self.about.shared = bytes;
+        self
+    }
+
     /// The same device, but it runs the modules that are embedded as PTX.
     pub fn carried(mut self) -> Self {
         self.runs = Runs::Carried;

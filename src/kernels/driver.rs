@@ -117,6 +117,15 @@ pub struct About {
     pub shared: usize,
 }
 
+/// Kernels that are off by default, because no GPU has run them yet. Other kernels give the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Untried {
+    /// `coalesced`: neighbouring lanes read and write neighbouring bytes when they rewrite weights for many rows.
+    pub coalesced: bool,
+    /// `wide`: integer products of many rows have tiles of 128 rows, and 64 outputs for each warp.
+    pub wide: bool,
+}
+
 /// Bytes of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -386,6 +395,11 @@ pub trait Driver: Send + Sync {
 
     /// Whether kernels that read weights through shared memory (`stream_q8`) can be compiled and are not switched off.
     fn streams(&self) -> bool;
+
+    /// Returns the kernels that the user has switched on although no GPU has run them yet.
+    fn untried(&self) -> Untried {
+        Untried::default()
+    }
 
     /// Returns a product of (side, side) bfloat16 matrices by NVIDIA's own library. The addresses to call it with: the
     /// first matrix (transposed), the second matrix, the result, the workspace. `None` if the library is not installed.

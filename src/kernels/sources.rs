@@ -77,6 +77,7 @@ const FILES: &[File] = &[
     file!("attention_prefill", None, true, true),
     file!("attention_split", None, true, false),
     file!("cache", None, true, false),
+    file!("coalesced", Whole, false, false),
     file!("elementwise", None, false, true),
     file!("embedding", All, false, true),
     file!("limits", None, false, false),
@@ -84,6 +85,7 @@ const FILES: &[File] = &[
     file!("matmul_bf16", None, false, false),
     file!("matmul_plain", Floats, false, true),
     file!("matmul_q8", Whole, false, false),
+    file!("matmul_q8_wide", Whole, false, false),
     file!("matmul_wgmma", None, false, false),
     file!("matvec", All, false, true),
     file!("matvec_16", Floats, false, true),
@@ -107,14 +109,15 @@ macro_rules! headers {
     ($($name:literal)*) => { &[$(($name, include_str!($name))),*] };
 }
 
-const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "quantize.cuh" "stream.cuh" "stream_row.cuh" "tensor.cuh" "tiles.cuh" "turns.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
+const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matmul_q8.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "quantize.cuh" "stream.cuh" "stream_row.cuh" "tensor.cuh" "tiles.cuh" "turns.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
 /// The files that do not multiply bfloat16 weights in bfloat16. The tensor cores do this, in `matvec_bf16`,
 /// `matmul_bf16` and `matmul_wgmma`.
 const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
 
 /// The files that are not embedded as PTX. Other files do the same work, more slowly.
-const NOT_CARRIED: [&str; 4] = [OF_WARPGROUPS, "stream_q8", "stream_q8_16", "stream_tiles"];
+const NOT_CARRIED: [&str; 6] =
+    ["coalesced", "matmul_q8_wide", OF_WARPGROUPS, "stream_q8", "stream_q8_16", "stream_tiles"];
 
 /// The file for a single architecture.
 const OF_WARPGROUPS: &str = "matmul_wgmma";

@@ -86,6 +86,7 @@ pub(super) fn toggle_answers(app: &mut App) {
 fn elsewhere(app: &App, chapter: &Chapter) -> Option<String> {
     let sizes = app.outline.card.sizes();
     let all = app.outline.passes.iter().flat_map(|pass| chapter.steps().map(move |step| (pass.dims, step)));
-    let (dims, step) = all.into_iter().find(|&(dims, step)| present(step, &sizes, dims))?;
+    let (dims, step) =
+        all.into_iter().find(|&(dims, step)| present(step.in_model(&sizes, None), &sizes, dims))?;
     Some(format!("p{}/{}", dims.pass, step.name()))
 }

@@ -96,8 +96,9 @@ fn rank(part: &str, name: &str) -> Option<Rank> {
 fn steps(app: &App) -> impl Iterator<Item = Step> {
     let (sizes, dims) = (app.outline.card.sizes(), app.dims());
     let sections = [Section::Start, Section::Layer, Section::End, Section::Sampler];
-    let all = sections.into_iter().flat_map(Step::in_section);
-    all.filter(move |&step| present(step, &sizes, dims))
+    let layer = app.place.layer;
+    let all = sections.into_iter().flat_map(Step::in_section).filter(|step| step.first_of_name() == *step);
+    all.map(move |step| step.in_model(&sizes, layer)).filter(move |&step| present(step, &sizes, dims))
 }
 
 /// Stages, layers, passes and sequences that match `part`.

@@ -342,8 +342,8 @@ pub(super) fn view_named(app: &App, name: &str) -> Option<(Place, &'static str)>
         return Some((app.place, view.name()));
     }
     let walk = app.walk();
-    let of_layer = |step: &Step| walk.layer.contains(step);
-    let steps = SHOW_VIEWS_BEST.iter().filter(|step| of_layer(step)).chain(&walk.layer);
+    let here = walk.layer(app.place.layer.unwrap_or(0));
+    let steps = SHOW_VIEWS_BEST.iter().filter(|step| here.contains(step)).chain(here);
     let step = steps.chain(&walk.start).chain(&walk.end).find(|&&step| view.fits(step))?;
     let layer = step.stage().in_layer().then(|| app.place.layer.unwrap_or(0));
     Some((walk.place(layer, *step), view.name()))
@@ -416,7 +416,7 @@ pub(super) fn resolve(
     }
     let step = match address.subject {
         Some(Subject::Weight(weight)) => return Err(no_screen(&outline.card, weight)),
-        Some(Subject::Step(step)) => Some(step),
+        Some(Subject::Step(step)) => Some(step.in_model(&outline.card.sizes(), address.layer.or(here.layer))),
         None => None,
     };
     let place = match (step, address.layer) {
@@ -424,14 +424,14 @@ pub(super) fn resolve(
             return Err(format!("{} is outside the layers: its address is p{}/{0}", step.name(), dims.pass));
         }
         (Some(step), layer) => {
-            if let Some(absent) = step.stage().absence(step.name(), &outline.card, dims) {
+            let layer = step.stage().in_layer().then(|| layer.or(here.layer).unwrap_or(0));
+            if let Some(absent) = step.absence(&outline.card, dims, layer) {
                 return Err(format!("{}: {}", absent.what, absent.why));
             }
-            let layer = step.stage().in_layer().then(|| layer.or(here.layer).unwrap_or(0));
             walk.place(layer, step)
         }
         (None, Some(layer)) => {
-            let first = walk.layer.first().copied().unwrap_or(here.step);
+            let first = walk.layer(layer).first().copied().unwrap_or(here.step);
             let step = if here.layer.is_some() { here.step } else { first };
             walk.same(walk.place(Some(layer), step))
         }

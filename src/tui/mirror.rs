@@ -57,7 +57,7 @@ impl App {
             (pinned.pass.unwrap_or(app.place.pass), self.outline.passes.len().saturating_sub(1));
         let pass = wanted.min(last);
         self.comparison.missing_pass = (wanted > last).then_some(wanted);
-        let step = pinned.step.unwrap_or(app.place.step);
+        let step = pinned.step.unwrap_or(app.place.step).in_model(&self.outline.card.sizes(), None);
         let layer = if step.stage().in_layer() { pinned.layer.or(app.place.layer) } else { None };
         let place = Walk::new(&self.outline, pass).same(Place { layer, step, ..app.place });
         let seen = |app: &Self| {

@@ -55,7 +55,8 @@ fn how_to_continue(app: &App) -> &'static str {
 pub(super) fn layer(app: &mut App, by: isize) {
     let walk = app.walk();
     let after = app.place.layer.is_none() && walk.end.contains(&app.place.step);
-    let (first, last) = (walk.layer.first().copied(), walk.layer.last().copied());
+    let first = walk.layer(0).first().copied();
+    let last = walk.layer(walk.layers.saturating_sub(1)).last().copied();
     let next = match app.place.layer {
         Some(layer) => {
             layer.checked_add_signed(by).filter(|&layer| layer < walk.layers).map(|layer| (layer, None))
@@ -67,7 +68,7 @@ pub(super) fn layer(app: &mut App, by: isize) {
     match next {
         Some((layer, step)) => {
             let step = step.unwrap_or(app.place.step);
-            app.go(Place { layer: Some(layer), step, ..app.place });
+            app.go(walk.same(Place { layer: Some(layer), step, ..app.place }));
         }
         None => {
             let end = if by > 0 { "last" } else { "first" };

@@ -7,7 +7,7 @@ use llama_trace_core::trace::{Axis, Filters, Outline, PassDims, PassOutline, Ste
 use super::app::App;
 use super::derivation_keys;
 use super::goto;
-use super::place::{OpenAt, Walk, present};
+use super::place::{OpenAt, Walk};
 use super::screen_option::ScreenOption;
 use super::screen_settings;
 
@@ -53,7 +53,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
         let dims = dims_of(&app.outline, pass);
         let start = Walk::of(&app.outline, dims).at(0);
         let no_place = |wrong: String| {
-            Error::usage(format!("--at {address}: {wrong}")).expected("an address as the tracer prints it, p0/L1/softmax[h=2,t=4,k=1]; an omitted token is the last one, and any other omitted index is 0")
+            Error::usage(format!("the address {address}: {wrong}")).expected("an address as the tracer prints it, p0/L1/softmax[h=2,t=4,k=1]; an omitted token is the last one, and any other omitted index is 0")
         };
         // Weights are the same in every pass.
         if let Some(Subject::Weight(weight)) = address.subject.filter(|_| !address.index.is_empty()) {
@@ -83,23 +83,23 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     let place = match (&open.stage, layer) {
         (Some(name), layer) => {
             let step = match Step::from_name(name) {
-                Some(step) => step,
+                Some(step) => step.in_model(&sizes, layer),
                 None if name.contains(',') => {
                     return Err(Error::usage("the tracer opens at one stage")
                         .expected("one name")
                         .found(format!("`{name}`"))
                         .next("give the first of them; `llama-trace log` and `export` take lists"));
                 }
-                None => Step::Stage(stage_named(name)?),
+                None => Step::Stage(stage_named(name)?.in_model(&sizes)),
             };
             let dims = dims_of(&app.outline, pass);
-            if !present(step, &sizes, dims) {
-                return Err(absent(step, &app.outline.card, dims));
-            }
             let layer = step.stage().in_layer().then(|| layer.unwrap_or(0));
+            if step.absence(&app.outline.card, dims, layer).is_some() {
+                return Err(absent(step, &app.outline.card, dims, layer));
+            }
             walk.place(layer, step)
         }
-        (None, Some(layer)) => walk.at(walk.start.len() + layer * walk.layer.len()),
+        (None, Some(layer)) => walk.at(walk.first_of(layer)),
         (None, None) => walk.at(0),
     };
     if pass < there {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::screen_option::ScreenOption;
+use llama_trace_core::config::LayerSet;
 use llama_trace_core::trace::sizes::{PassDims, Sizes};
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Address, Outline, Run, Site, Stage, Step};
@@ -95,17 +96,21 @@ pub struct Walk {
     pub pass: usize,
     /// Steps before the layers.
     pub start: Vec<Step>,
-    /// Steps of each layer.
-    pub layer: Vec<Step>,
+    /// Steps of the layers without RoPE, and of those with RoPE.
+    kinds: [Vec<Step>; 2],
+    /// The number of the first step of each layer, and of the first step after the layers.
+    firsts: Vec<usize>,
+    /// The layers with RoPE.
+    rope_layers: LayerSet,
     /// Number of layers.
     pub layers: usize,
     /// Steps after the layers, including the sampler's.
     pub end: Vec<Step>,
 }
 
-/// Returns whether `step` exists in pass `dims` of a model of `sizes`.
+/// Returns whether `step` exists in some layer of pass `dims` of a model of `sizes`, or outside the layers.
 pub fn present(step: Step, sizes: &Sizes, dims: PassDims) -> bool {
-    step.stage().present(sizes, dims)
+    step.present_in(sizes, dims, None)
 }
 
 impl Walk {
@@ -117,23 +122,51 @@ impl Walk {
 
     /// The steps of a pass of these sizes.
     pub fn of(outline: &Outline, dims: PassDims) -> Self {
-        let of = |section| {
-            Step::in_section(section).filter(move |&step| present(step, &outline.card.sizes(), dims))
+        let sizes = outline.card.sizes();
+        let of = |section, layer| {
+            Step::in_section(section).filter(move |&step| step.present_in(&sizes, dims, layer))
         };
+        let kinds = [false, true].map(|rope| {
+            let layer = (0..sizes.layers).find(|&layer| sizes.has_rope(Some(layer)) == rope);
+            layer.map_or(Vec::new(), |layer| of(Section::Layer, Some(layer)).collect())
+        });
+        let start: Vec<Step> = of(Section::Start, None).collect();
+        let mut firsts = vec![start.len()];
+        for layer in 0..sizes.layers {
+            firsts.push(firsts[layer] + kinds[usize::from(sizes.has_rope(Some(layer)))].len());
+        }
         Self {
             run: outline.run,
             sequence: outline.sequence,
             pass: dims.pass,
-            start: of(Section::Start).collect(),
-            layer: of(Section::Layer).collect(),
-            layers: outline.card.sizes().layers,
-            end: of(Section::End).chain(of(Section::Sampler)).collect(),
+            start,
+            kinds,
+            firsts,
+            rope_layers: sizes.rope_layers,
+            layers: sizes.layers,
+            end: of(Section::End, None).chain(of(Section::Sampler, None)).collect(),
         }
+    }
+
+    /// The steps of `layer`.
+    pub fn layer(&self, layer: usize) -> &[Step] {
+        &self.kinds[usize::from(self.rope_layers.contains(layer))]
+    }
+
+    /// The steps that some layer has.
+    pub fn of_layers(&self) -> impl Iterator<Item = &Step> {
+        let [without, with] = &self.kinds;
+        with.iter().chain(without.iter().filter(|step| !with.contains(step)))
+    }
+
+    /// The number of the first step of `layer`; of the first step after the layers if there are fewer.
+    pub fn first_of(&self, layer: usize) -> usize {
+        self.firsts[layer.min(self.layers)]
     }
 
     /// Number of steps of the pass.
     pub fn len(&self) -> usize {
-        self.start.len() + self.layers * self.layer.len() + self.end.len()
+        self.first_of(self.layers) + self.end.len()
     }
 
     /// Returns whether there are no steps; always false.
@@ -147,14 +180,12 @@ impl Walk {
         if let Some(&step) = self.start.get(number) {
             return self.place(None, step);
         }
-        let number = number - self.start.len();
-        let (layer, index) = (number / self.layer.len(), number % self.layer.len());
+        let layer = self.firsts.partition_point(|&first| first <= number) - 1;
+        let index = number - self.firsts[layer];
         if layer < self.layers {
-            return self.place(Some(layer), self.layer[index]);
+            return self.place(Some(layer), self.layer(layer)[index]);
         }
-        let index = number - self.layers * self.layer.len();
-        let step = self.end.get(index).copied().unwrap_or(Step::Stage(Stage::Tokens));
-        self.place(None, step)
+        self.place(None, self.end.get(index).copied().unwrap_or(Step::Stage(Stage::Tokens)))
     }
 
     /// A step of this pass.
@@ -162,19 +193,21 @@ impl Walk {
         Place { run: self.run, sequence: self.sequence, pass: self.pass, layer, step }
     }
 
-    /// The number of `place`. If this pass does not have the step (for example a mask), the number of the
+    /// The number of `place`. If its layer of this pass does not have the step (for example a mask), the number of the
     /// step after it.
     pub fn number(&self, place: Place) -> usize {
         let later = |steps: &[Step]| {
             let order = |step: Step| (step.stage(), matches!(step, Step::View(_)));
-            let same = steps.iter().position(|&step| step == place.step);
+            let name = place.step.first_of_name();
+            let same = steps.iter().position(|step| step.first_of_name() == name);
             same.or_else(|| steps.iter().position(|&step| order(step) > order(place.step)))
                 .unwrap_or(steps.len())
         };
         match place.layer {
-            Some(layer) => self.start.len() + layer.min(self.layers) * self.layer.len() + later(&self.layer),
+            Some(layer) if layer < self.layers => self.first_of(layer) + later(self.layer(layer)),
+            Some(_) => self.first_of(self.layers),
             None if place.step.stage().info().section == Section::Start => later(&self.start),
-            None => self.start.len() + self.layers * self.layer.len() + later(&self.end),
+            None => self.first_of(self.layers) + later(&self.end),
         }
     }
 
@@ -221,6 +254,28 @@ mod tests {
                 assert_eq!(walk.number(walk.at(number)), number);
             }
         }
+    }
+
+    #[test]
+    fn a_layer_without_rope_has_no_rotated_queries_and_shows_others_to_attention() {
+        let mut outline = outline();
+        outline.card = ModelCard::small(|config| config.rope_layers = LayerSet::From(1));
+        let walk = Walk::new(&outline, 0);
+        for number in 0..walk.len() {
+            assert_eq!(walk.number(walk.at(number)), number);
+        }
+        let names = |layer| walk.layer(layer).iter().map(|step| step.name()).collect::<Vec<_>>();
+        let turned: Vec<_> = names(1).into_iter().filter(|name| !names(0).contains(name)).collect();
+        assert_eq!(turned, ["xq_rope", "xk_rope"]);
+        let source = |layer| {
+            let queries = walk.layer(layer).iter().find(|step| step.name() == "queries_t");
+            queries.unwrap().stage()
+        };
+        assert_eq!([source(0), source(1)], [Stage::Xq, Stage::XqRope]);
+        let queries = walk.place(Some(1), Step::from_name("queries_t").unwrap());
+        assert_eq!(walk.same(Place { layer: Some(0), ..queries }).site().stage, Stage::Xq);
+        let rotated = walk.place(Some(0), Step::Stage(Stage::XqRope));
+        assert_eq!(walk.same(rotated).step, Step::Stage(Stage::CacheK));
     }
 
     #[test]

@@ -139,10 +139,16 @@ fn the_text_is_that_of_the_cpu_and_tokens_need_no_copies() {
             assert_eq!(text(&on_device(&words, &old).stdout), expected, "{words:?}");
             assert!(graphs.contains(&number(&log, "graphs")), "{which}");
         }
-        // A user can switch off features that work badly with a driver.
-        for (which, graphs) in [("early", 15..=20), ("graphs, early", 0..=0), ("streams", 15..=20)] {
-            let without = [to_log[0], ("LLAMA_TRACE_CUDA_WITHOUT", which)];
-            assert_eq!(text(&on_device(&words, &without).stdout), expected, "{words:?}");
+        // A user can switch off features that work badly with a driver, and switch on kernels that no GPU has run.
+        let [without, with] = ["LLAMA_TRACE_CUDA_WITHOUT", "LLAMA_TRACE_CUDA_WITH"];
+        for (variable, which, graphs) in [
+            (without, "early", 15..=20),
+            (without, "graphs, early", 0..=0),
+            (without, "streams", 15..=20),
+            (with, "coalesced, wide", 15..=20),
+        ] {
+            let changed = [to_log[0], (variable, which)];
+            assert_eq!(text(&on_device(&words, &changed).stdout), expected, "{words:?}");
             assert!(graphs.contains(&number(&log, "graphs")), "{which}");
         }
     }

@@ -1,9 +1,12 @@
 // A browser under test, driven with WebDriver BiDi: Chromium through chromedriver, Firefox directly.
 import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+
+// A browser that does not answer a command within this time, in milliseconds, has stopped.
+const ANSWER = 120000;
 
 const pause = (time) => new Promise((done) => setTimeout(done, time));
 
@@ -55,6 +58,8 @@ export class Browser {
   static async firefox() {
     const port = await freePort();
     const folder = mkdtempSync(join(tmpdir(), "page-firefox-"));
+    // Without this, the browser waits for a busy disk after each change of its own databases.
+    writeFileSync(join(folder, "user.js"), 'user_pref("toolkit.storage.synchronous", 0);\n');
     const args = ["--headless", "--no-remote", "--profile", folder, "--remote-debugging-port", String(port), "--remote-allow-system-access", "--width=960", "--height=720"];
     const program = spawn("firefox-esr", args, { stdio: "ignore", env: { ...process.env, HOME: folder, MOZ_DISABLE_CONTENT_SANDBOX: "1" } });
     const close = async () => {
@@ -100,7 +105,9 @@ export class Browser {
     const id = this.next++;
     const answer = new Promise((done, failed) => this.waiting.set(id, { done, failed }));
     this.socket.send(JSON.stringify({ id, method, params }));
-    return answer;
+    let timer;
+    const late = new Promise((_, failed) => (timer = setTimeout(failed, ANSWER, new Error(`${this.name} did not answer ${method} within ${ANSWER} ms: ${JSON.stringify(params).slice(0, 300)}`))));
+    return Promise.race([answer, late]).finally(() => clearTimeout(timer));
   }
 
   // Opens a page of this size in pixels. Violations of its policy become problems.

@@ -141,7 +141,8 @@ fn every_stage_is_the_same_recorded_alone_and_with_all_others() {
     for (name, model) in models(512).filter(|(_, model)| model.backend.precision() == Precision::Bf16) {
         let plain = logits(&model, 20, |_| NoProbe);
         let (all, _) = recorded(&model, 20, &Select::all());
-        for &stage in Stage::ALL {
+        // A selection by name holds every stage of this name.
+        for &stage in Stage::ALL.iter().filter(|stage| stage.first_of_name() == **stage) {
             let (alone, logits) = recorded(&model, 20, &Select::stages(&[stage]));
             assert!(logits == plain, "{name}, {stage} alone");
             for (site, frame) in &alone {

@@ -216,8 +216,8 @@ impl Synthetic {
                     use Stage as S;
                     let switch = matches!(
                         stage,
-                        S::LocalRopeCos
-                            | S::LocalRopeSin
+                        S::LayerRopeCos
+                            | S::LayerRopeSin
                             | S::XqNorm
                             | S::XkNorm
                             | S::XqRopeNorm

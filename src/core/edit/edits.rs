@@ -73,6 +73,12 @@ impl Edits {
         Self { list, ..Self::default() }
     }
 
+    /// The same list, with the stages of a model of `sizes`.
+    #[must_use]
+    pub fn in_model(self, sizes: &Sizes) -> Self {
+        Self { list: self.list.into_iter().map(|edit| edit.in_model(sizes)).collect(), ..self }
+    }
+
     /// The same list, with everything that it reads.
     #[must_use]
     pub fn with(self, given: Given) -> Self {
@@ -188,7 +194,8 @@ impl Edits {
             part.operand == Operand::Input
                 && part.place.has(Site { stage: part.place.stage, ..site })
                 && part.place.stage.in_layer() == site.layer.is_some()
-                && skipped_to(part.place.stage, sizes, dims) == if input { None } else { Some(site.stage) }
+                && skipped_to(Site { stage: part.place.stage, ..site }, sizes, dims)
+                    == if input { None } else { Some(site.stage) }
         })
     }
 
@@ -318,7 +325,7 @@ impl Edits {
         Ok(Some(match &part.operand {
             Operand::Number(number) => Resolved::Number(*number),
             Operand::Input => {
-                let input = skipped_to(site.stage, sizes, dims);
+                let input = skipped_to(site, sizes, dims);
                 match kept.inputs.get(&(site.sequence, input)).filter(|kept| kept.len() == values.len()) {
                     Some(kept) => Resolved::Same(kept),
                     None => return Err(missing(format!("the input of {site} is not known"))),
@@ -393,9 +400,9 @@ impl Edits {
 
 /// The stage that replaces the output of a switched-off operation: its input. `None` for the input of the layer or of
 /// the head.
-fn skipped_to(stage: Stage, sizes: &Sizes, dims: PassDims) -> Option<Stage> {
-    match stage.inputs(sizes, dims).first() {
-        Some(Input::Stage(input)) if stage != Stage::FfnResidual => Some(*input),
+fn skipped_to(site: Site, sizes: &Sizes, dims: PassDims) -> Option<Stage> {
+    match site.inputs(sizes, dims).first() {
+        Some(Input::Stage(input)) if site.stage != Stage::FfnResidual => Some(*input),
         _ => None,
     }
 }

@@ -17,7 +17,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::Error;
-use crate::trace::{Address, Axis, ModelCard, Stage};
+use crate::trace::{Address, Axis, ModelCard, Sizes, Stage, Subject};
 
 pub use edits::{Changed, Edits, Given, Needed};
 pub use kept::{Kept, PartAt};
@@ -143,6 +143,24 @@ impl Edit {
         parse::off(part.trim(), format!("{} off", part.trim()))
     }
 
+    /// The same edit with the stages of a model of `sizes`. See [`Stage::in_model`].
+    #[must_use]
+    pub fn in_model(mut self, sizes: &Sizes) -> Self {
+        let resolve = |source: &mut Source| {
+            if let Some(Subject::Step(step)) = &mut source.address.subject {
+                *step = step.in_model(sizes, source.address.layer);
+            }
+        };
+        for part in &mut self.parts {
+            part.place.stage = part.place.stage.in_model(sizes);
+            if let Operand::Cells { first, second, .. } = &mut part.operand {
+                resolve(first);
+                second.iter_mut().for_each(|second| resolve(&mut second.1));
+            }
+        }
+        self
+    }
+
     /// The edits of the run with this card, with the parts that were switched off.
     ///
     /// # Errors
@@ -150,8 +168,9 @@ impl Edit {
     pub fn of_card(card: &ModelCard) -> crate::error::Result<Vec<Self>> {
         let without = card.without.iter().map(|part| (part, Self::without(part)));
         let edits = card.edits.iter().map(|edit| (edit, Self::parse(edit)));
+        let sizes = card.sizes();
         let read = |(text, edit): (&String, Result<Self, String>)| {
-            edit.map_err(|expected| {
+            edit.map(|edit| edit.in_model(&sizes)).map_err(|expected| {
                 Error::model("the run names an edit that does not exist")
                     .expected(expected)
                     .found(text)

@@ -93,6 +93,10 @@ fn place(text: &str) -> Result<Place, String> {
         ));
     };
     place.stage = stage(name)?;
+    let in_layers = || Stage::ALL.iter().copied().find(|it| it.in_layer() && it.name() == place.stage.name());
+    if let Some(stage) = in_layers().filter(|_| has_layer) {
+        place.stage = stage; // Gemma 3 has `rope_cos` in its layers
+    }
     if has_layer && !place.stage.in_layer() {
         return Err(format!("{name} is not in a layer: leave out the layer, as in `{name} = 0`"));
     }
@@ -151,7 +155,7 @@ fn stage(name: &str) -> Result<Stage, String> {
             return Err(format!("{name} is a weight: edits change stages; edit the stage that reads it"));
         }
         None => {
-            let names: Vec<_> = Stage::ALL.iter().map(|stage| stage.name()).collect();
+            let names: Vec<_> = Stage::names().collect();
             return Err(match &near(name, &names)[..] {
                 [] => format!("there is no stage `{name}`"),
                 near => format!("there is no stage `{name}`; did you mean {}?", near.join(" or ")),

@@ -195,10 +195,14 @@ impl Place {
     /// Checks the stage and the indices in `passes`.
     fn check_axes(&self, card: &ModelCard, passes: &[PassDims]) -> Result<()> {
         let sizes = card.sizes();
-        let present: Vec<PassDims> =
-            passes.iter().copied().filter(|&dims| self.stage.present(&sizes, dims)).collect();
+        let layers: Vec<_> = match self.stage.in_layer() {
+            true => self.layers.below(sizes.layers).into_iter().map(Some).collect(),
+            false => vec![None],
+        };
+        let has_layer = |dims| layers.iter().any(|&layer| self.stage.present_in(&sizes, dims, layer));
+        let present: Vec<PassDims> = passes.iter().copied().filter(|&dims| has_layer(dims)).collect();
         if present.is_empty() {
-            return Err(absent(Step::Stage(self.stage), card, passes[0]));
+            return Err(absent(Step::Stage(self.stage), card, passes[0], layers.first().copied().flatten()));
         }
         for (at, selected) in &self.index {
             let axis = self.stage.axes()[*at];

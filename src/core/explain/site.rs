@@ -111,12 +111,14 @@ impl Rules {
         (0..card.config.ropes()).map(of).collect()
     }
 
+    /// The number of the RoPE of `site`: that of its layer, or the model's.
+    fn rope(&self, site: Site) -> usize {
+        site.layer.and_then(|layer| self.card.config.rope_of(layer)).unwrap_or(0)
+    }
+
     /// The angle of a pair from one position to the next at `site`.
     fn frequency(&self, site: Site, pair: usize) -> Frequency {
-        let in_layer = site.layer.and_then(|layer| self.card.config.rope_of(layer));
-        let is_local = matches!(site.stage, Stage::LocalRopeCos | Stage::LocalRopeSin);
-        let rope = in_layer.unwrap_or(usize::from(is_local));
-        let of_passes = &self.frequencies[rope];
+        let of_passes = &self.frequencies[self.rope(site)];
         let number = self.passes.iter().position(|dims| dims.pass == site.pass).unwrap_or(0);
         of_passes.get(number).unwrap_or(&of_passes[0])[pair]
     }
@@ -249,16 +251,10 @@ impl SiteRules<'_> {
         config.norm.rounded_once || self.norm_kind() == NormKind::Layer
     }
 
-    /// Whether the site is a norm of queries or keys.
-    fn is_of_heads(&self) -> bool {
-        use Stage::{XkNorm, XkRopeNorm, XqNorm, XqRopeNorm};
-        matches!(self.site.stage, XqNorm | XkNorm | XqRopeNorm | XkRopeNorm)
-    }
-
     /// The kind of the norm.
     fn norm_kind(&self) -> NormKind {
         let config = &self.rules.card.config;
-        if self.is_of_heads() { config.qk_norm_form.kind } else { config.norm.kind }
+        if self.site.stage.is_qk_norm() { config.qk_norm_form.kind } else { config.norm.kind }
     }
 
     /// The factor of cell `at` after its operation.
@@ -289,13 +285,13 @@ impl SiteRules<'_> {
             Op::RopeTable => {
                 let pair = at % width;
                 let (frequency, sine) = (self.rules.frequency(self.site, pair), unit == Unit::Sine);
-                let factor = self.rules.card.config.rope(self.rope()).attention_factor();
+                let factor = self.rules.card.config.rope(self.rules.rope(self.site)).attention_factor();
                 Fold::Angle { position: self.dims.start + token, pair, frequency, sine, factor }
             }
             Op::Mask => Fold::Hide { seen: self.seen(at / keys).contains(&(at % keys)) },
             Op::RmsNorm => {
-                let is_whole =
-                    self.is_of_heads() && self.rules.card.config.qk_norm_form.width == QkWidth::Whole;
+                let is_whole = self.site.stage.is_qk_norm()
+                    && self.rules.card.config.qk_norm_form.width == QkWidth::Whole;
                 self.norm(at, if is_whole { width } else { sizes.axis(axes[axes.len() - 1], self.dims) })
             }
             Op::Rope => self.rotate(at, token),
@@ -379,11 +375,6 @@ impl SiteRules<'_> {
         }
     }
 
-    /// The number of the RoPE of a table.
-    fn rope(&self) -> usize {
-        usize::from(matches!(self.site.stage, Stage::LocalRopeCos | Stage::LocalRopeSin))
-    }
-
     /// The stage of the first input.
     fn input_stage(&self) -> Option<Stage> {
         self.inputs[0].map(|site| site.stage)
@@ -432,7 +423,7 @@ impl SiteRules<'_> {
     fn norm(&self, at: usize, width: usize) -> Fold {
         let config = &self.rules.card.config;
         // A weight for each head is as long as a token's row.
-        let is_shared = !self.is_of_heads() || config.qk_norm_form.width == QkWidth::Head;
+        let is_shared = !self.site.stage.is_qk_norm() || config.qk_norm_form.width == QkWidth::Head;
         let of_weight = if is_shared { at % width } else { at % self.width };
         let [weight, bias] =
             [self.weight, self.bias].map(|place| place.map(|place| Cell { place, at: of_weight }));

@@ -124,7 +124,7 @@ pub fn explain(
         value,
         recorded: true,
         result: result.map(f64::from),
-        formula: rules.card().formula(Step::Stage(site.stage), dims),
+        formula: rules.card().formula(Step::Stage(site.stage), dims, site.layer),
         notes,
         is_sum,
         others: own.filter(|(own, _)| *own < terms.len()),

@@ -254,6 +254,7 @@ impl<'a> Evaluation<'a> {
         let Some(step) = place.step else { return Err("the address names no stage".into()) };
         let (sequence, pass) = (place.sequence.unwrap_or(0), place.pass.unwrap_or(0));
         let sizes = self.world.card().sizes();
+        let step = step.in_model(&sizes, None);
         let missing = |layer: Option<usize>| {
             let site = Site { sequence, layer, ..Site::once(pass, step.stage()) };
             format!("there is no {} in this run", Address::of(site, step, &[]))
@@ -267,7 +268,8 @@ impl<'a> Evaluation<'a> {
             _ => None,
         };
         let Some(dims) = self.world.dims(sequence, pass) else { return Err(missing(number).into()) };
-        if let Some(absence) = step.stage().absence(step.name(), self.world.card(), dims) {
+        let step = step.in_model(&sizes, number);
+        if let Some(absence) = step.absence(self.world.card(), dims, number) {
             return Err(format!("{}, because {}", absence.what, absence.why).into());
         }
         let mut index = Vec::new();
@@ -298,7 +300,9 @@ impl<'a> Evaluation<'a> {
 
     fn cell(&mut self, cell: &Cell) -> Result<Value, Halt> {
         let address = self.resolved(&cell.place)?;
-        let Some(step) = cell.place.step else { return Err("the address names no stage".into()) };
+        let Some(Subject::Step(step)) = address.subject else {
+            return Err("the address names no stage".into());
+        };
         let (sequence, pass) = (address.sequence.unwrap_or(0), address.pass.unwrap_or(0));
         let site = Site { sequence, layer: address.layer, ..Site::once(pass, step.stage()) };
         let sizes = self.world.card().sizes();

@@ -44,15 +44,30 @@ fn dot_of_stretch<M: MulAdd, W: Copy>(x: &[f32], w: &[W], widen: impl Fn(W) -> f
     let mut sums = [0.0_f32; LANES];
     let (x_lanes, x_rest) = x.as_chunks::<LANES>();
     let (w_lanes, w_rest) = w.as_chunks::<LANES>();
-    for (x, w) in x_lanes.iter().zip(w_lanes) {
-        for lane in 0..LANES {
-            sums[lane] = M::mul_add(x[lane], widen(w[lane]), sums[lane]);
-        }
-    }
+    sum_lanes::<M, W>(x_lanes, w_lanes, widen, &mut sums);
     for ((sum, x), w) in sums.iter_mut().zip(x_rest).zip(w_rest) {
         *sum = M::mul_add(*x, widen(*w), *sum);
     }
     reduce(sums)
+}
+
+/// Adds the products of whole lanes to `sums`.
+// On WebAssembly it is a function of its own. Beside `reduce`, the compiler would keep the sums in halves of its vectors.
+#[cfg_attr(target_arch = "wasm32", inline(never))]
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+fn sum_lanes<M: MulAdd, W: Copy>(
+    x: &[[f32; LANES]],
+    w: &[[W; LANES]],
+    widen: impl Fn(W) -> f32 + Copy,
+    sums: &mut [f32; LANES],
+) {
+    let mut partial = *sums;
+    for (x, w) in x.iter().zip(w) {
+        for lane in 0..LANES {
+            partial[lane] = M::mul_add(x[lane], widen(w[lane]), partial[lane]);
+        }
+    }
+    *sums = partial;
 }
 
 /// The sum of the partial sums, by halves: 8 pairs, 4 pairs, 2 pairs, 1 pair.

@@ -195,7 +195,8 @@ fn no_number(part: &str) -> Option<String> {
 /// A message for an unknown name, with similar names.
 fn no_stage(name: &str) -> String {
     let sections = [Section::Start, Section::Layer, Section::End, Section::Sampler];
-    let mut names: Vec<_> = sections.into_iter().flat_map(Step::in_section).map(Step::name).collect();
+    let steps = sections.into_iter().flat_map(Step::in_section);
+    let mut names: Vec<_> = steps.filter(|step| step.first_of_name() == *step).map(Step::name).collect();
     names.extend(Weight::all().map(Weight::name).filter(|name| Step::from_name(name).is_none()));
     match &near(name, &names)[..] {
         [] => format!("there is no stage `{name}`"),

@@ -55,7 +55,7 @@ impl ModelCard {
     /// Replaces `{D}`, `{H}`, `{eps}` and so on in `text` by this model's numbers. The marks are the letters of the
     /// stage table, `{group}` for H/G, `{half}` for C/2, `{K}` and `{T}` for keys and tokens, and `{g}` for the
     /// activations per scale. `{window}` becomes the mask's second condition in a model with a sliding window.
-    pub fn fill(&self, text: &str, dims: PassDims) -> String {
+    pub fn fill(&self, text: &str, dims: PassDims, layer: Option<usize>) -> String {
         let sizes = self.sizes();
         let window = sizes.window.map_or(String::new(), |window| {
             let from = match sizes.window_layers {
@@ -65,10 +65,12 @@ impl ModelCard {
             };
             format!(" and k > {{start}} + t − {window}{from}")
         });
-        let [scaled, local_scaled] = [0, 1].map(|rope| match &self.config.rope(rope).scaling {
+        let rope = self.config.rope(layer.and_then(|layer| self.config.rope_of(layer)).unwrap_or(0));
+        let scaled = match &rope.scaling {
             RopeScaling::None => String::new(),
             scaling => format!(", frequencies scaled: {scaling}"),
-        });
+        };
+        let [queries, keys] = sizes.attended(layer.unwrap_or(0)).map(|stage| stage.name().to_owned());
         let times = |by: f32| if by == 1.0 { String::new() } else { format!("{by} · ") };
         let cap = |cap: Option<f32>| cap.map_or(String::new(), |cap| cap.to_string());
         let turned = 2 * sizes.pairs;
@@ -90,8 +92,8 @@ impl ModelCard {
         let width = self.config.qk_norm_form.width;
         let (is_whole, is_shared) = (width == QkWidth::Whole, width == QkWidth::Head);
         let numbers = [
-            ("{local_theta}", self.config.rope(1).theta.to_string()),
-            ("{local_scaled}", local_scaled),
+            ("{queries}", queries),
+            ("{keys}", keys),
             ("{R}", turned.to_string()),
             ("{rest}", rest),
             ("{query_scale}", query_scale),
@@ -134,7 +136,7 @@ impl ModelCard {
             ("{group}", (sizes.heads / sizes.kv_heads).to_string()),
             ("{half}", sizes.pairs.to_string()),
             ("{eps}", format!("{:?}", self.config.norm_eps)),
-            ("{theta}", self.config.rope_theta.to_string()),
+            ("{theta}", rope.theta.to_string()),
             ("{g}", sizes.group.map_or(String::new(), |group| group.to_string())),
         ];
         numbers.iter().fold(text.to_owned(), |text, (mark, number)| text.replace(mark, number))

@@ -7,9 +7,9 @@ use super::step::Step;
 use crate::config::{Activation, NormKind, Precision, QkWidth};
 
 impl ModelCard {
-    /// The formula of `step` with this model's numbers, and a note on its arithmetic.
-    pub fn formula(&self, step: Step, dims: PassDims) -> String {
-        let text = self.fill(step.formula(), dims);
+    /// The formula of `step` with the numbers of `layer` of this model, and a note on its arithmetic.
+    pub fn formula(&self, step: Step, dims: PassDims, layer: Option<usize>) -> String {
+        let text = self.fill(step.formula(), dims, layer);
         let Step::Stage(stage) = step else { return text };
         let text = text + &self.of_norm(stage);
         match self.precision {
@@ -32,7 +32,7 @@ impl ModelCard {
             _ => return String::new(),
         }
         let (norm, form) = (self.config.norm, self.config.qk_norm_form);
-        let of_heads = matches!(stage, Stage::XqNorm | Stage::XkNorm | Stage::XqRopeNorm | Stage::XkRopeNorm);
+        let of_heads = stage.is_qk_norm();
         let (kind, weight) = if of_heads { (form.kind, form.weight) } else { (norm.kind, norm.weight) };
         let mut notes = String::new();
         let mut add = |applies: bool, note: &str| {
@@ -83,20 +83,43 @@ fn in_bfloat16(stage: Stage) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{LayerSet, ModelConfig, Rope, RopeScaling};
 
     fn formula(stage: Stage, precision: Precision) -> String {
         let card = ModelCard { precision, ..ModelCard::small(|_| {}) };
-        card.formula(Step::Stage(stage), PassDims { pass: 0, start: 0, tokens: 2, ..PassDims::default() })
+        let dims = PassDims { pass: 0, start: 0, tokens: 2, ..PassDims::default() };
+        card.formula(Step::Stage(stage), dims, None)
     }
 
     #[test]
     fn one_key_is_no_several() {
         let formula = |tokens| {
             let dims = PassDims { pass: 0, start: 0, tokens, ..PassDims::default() };
-            ModelCard::small(|_| {}).formula(Step::Stage(Stage::Softmax), dims)
+            ModelCard::small(|_| {}).formula(Step::Stage(Stage::Softmax), dims, Some(0))
         };
         assert!(formula(1).contains("over the 1 key, s ="), "{}", formula(1));
         assert!(formula(2).contains("over the 2 keys, s ="), "{}", formula(2));
+    }
+
+    #[test]
+    fn a_formula_names_the_stages_and_the_numbers_of_its_layer() {
+        let card = ModelCard::small(|config| {
+            (config.window, config.window_layers) = (Some(2), LayerSet::From(1));
+            config.local_rope = Some(Rope { theta: 7.0, scaling: RopeScaling::Linear { factor: 3.0 } });
+            config.rope_layers = LayerSet::of(&[true, false]).unwrap();
+        });
+        let dims = PassDims { pass: 0, start: 0, tokens: 2, ..PassDims::default() };
+        let formula = |stage, layer| card.formula(Step::Stage(stage), dims, Some(layer));
+        assert!(formula(Stage::Qk, 0).contains("Σ_c xq_rope["), "{}", formula(Stage::Qk, 0));
+        assert!(formula(Stage::Qk, 1).contains("Σ_c xq["), "{}", formula(Stage::Qk, 1));
+        assert!(formula(Stage::CacheK, 1).contains("= xk[t"), "{}", formula(Stage::CacheK, 1));
+        let turned = ModelCard {
+            config: ModelConfig { rope_layers: LayerSet::ALL, ..card.config.clone() },
+            ..card.clone()
+        };
+        let formula = |layer| turned.formula(Step::Stage(Stage::LayerRopeCos), dims, Some(layer));
+        assert!(formula(0).contains("· 10000^") && !formula(0).contains("scaled"), "{}", formula(0));
+        assert!(formula(1).contains("· 7^") && formula(1).contains("linear, factor 3"), "{}", formula(1));
     }
 
     #[test]

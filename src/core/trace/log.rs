@@ -66,7 +66,7 @@ impl Line {
 pub fn lines(card: &ModelCard, dims: PassDims, times: Option<&HashMap<Site, Duration>>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut section = |section, layer| {
-        for step in Step::in_section(section).filter(|step| step.stage().present(&card.sizes(), dims)) {
+        for step in Step::in_section(section).filter(|step| step.present_in(&card.sizes(), dims, layer)) {
             lines.push(line(card, dims, layer, step, times));
         }
     };
@@ -117,7 +117,8 @@ pub fn inputs(card: &ModelCard, dims: PassDims, layer: Option<usize>, step: Step
         Step::Stage(stage) => stage,
     };
     let x = if stage.in_layer() && layer == Some(0) { Stage::Embedding } else { Stage::FfnResidual };
-    let stages = stage.inputs(&card.sizes(), dims).into_iter().filter_map(|input| match input {
+    let site = Site { layer, ..Site::once(dims.pass, stage) };
+    let stages = site.inputs(&card.sizes(), dims).into_iter().filter_map(|input| match input {
         Input::Stage(stage) => Some(stage),
         Input::LayerInput => Some(x),
         Input::Positions => None,

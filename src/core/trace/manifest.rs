@@ -187,7 +187,7 @@ impl Manifest {
             sampling,
             passes,
             files,
-            aliases: aliases(),
+            aliases: aliases(card.as_ref()),
             card,
             suffix: None,
         }
@@ -298,8 +298,8 @@ fn float(value: f32) -> Value {
     serde_json::Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
-/// The names of each stage in other code.
-fn aliases() -> Map<String, Value> {
+/// The names of each stage of the model in other code.
+fn aliases(card: Option<&ModelCard>) -> Map<String, Value> {
     let names = |stage: &Stage| {
         let aliases = stage.info().aliases;
         let all = [
@@ -312,7 +312,9 @@ fn aliases() -> Map<String, Value> {
         let known: Map<_, _> = known.map(|(code, name)| (code.to_owned(), Value::from(name))).collect();
         (!known.is_empty()).then(|| (stage.name().to_owned(), Value::Object(known)))
     };
-    Stage::ALL.iter().filter_map(names).collect()
+    let sizes = card.map(ModelCard::sizes);
+    let in_model = |stage: Stage| sizes.map_or(stage, |sizes| stage.in_model(&sizes));
+    Stage::ALL.iter().filter(|stage| in_model(stage.first_of_name()) == **stage).filter_map(names).collect()
 }
 
 #[cfg(test)]

@@ -38,7 +38,8 @@ impl Select {
 
     /// These stages, in every layer of every pass.
     pub fn stages(stages: &[Stage]) -> Self {
-        Self { steps: Some(stages.iter().copied().map(Step::Stage).collect()), ..Self::default() }
+        let steps = stages.iter().map(|stage| Step::Stage(stage.first_of_name())).collect();
+        Self { steps: Some(steps), ..Self::default() }
     }
 
     /// The same selection, in these layers only.
@@ -79,7 +80,7 @@ impl Select {
     pub fn has_step(&self, pass: usize, layer: Option<usize>, step: Step) -> bool {
         self.has_pass(pass)
             && layer.is_none_or(|layer| self.layers.as_ref().is_none_or(|layers| layers.contains(&layer)))
-            && self.steps.as_ref().is_none_or(|steps| steps.contains(&step))
+            && self.steps.as_ref().is_none_or(|steps| steps.contains(&step.first_of_name()))
     }
 
     /// Checks that each selected step exists in at least one of the selected passes.
@@ -89,9 +90,9 @@ impl Select {
     pub fn check(&self, card: &ModelCard, passes: &[PassDims]) -> Result<()> {
         let passes: Vec<_> = passes.iter().filter(|dims| self.has_pass(dims.pass)).collect();
         for &step in self.steps.iter().flatten() {
-            let has = |dims: &&&PassDims| step.stage().present(&card.sizes(), ***dims);
-            if let (Some(first), None) = (passes.first(), passes.iter().find(has)) {
-                return Err(absent(step, card, **first));
+            let lacks = |dims: &&PassDims| step.absence(card, **dims, None).is_some();
+            if let Some(first) = passes.first().filter(|_| passes.iter().all(|dims| lacks(dims))) {
+                return Err(absent(step, card, **first, None));
             }
         }
         Ok(())
@@ -108,9 +109,9 @@ impl Select {
     }
 }
 
-/// The error of a `step` that is absent in a pass of `dims`.
-pub fn absent(step: Step, card: &ModelCard, dims: PassDims) -> Error {
-    match step.stage().absence(step.name(), card, dims) {
+/// The error of a `step` that is absent in `layer` of a pass of `dims`.
+pub fn absent(step: Step, card: &ModelCard, dims: PassDims, layer: Option<usize>) -> Error {
+    match step.absence(card, dims, layer) {
         Some(absence) => {
             Error::usage(absence.what).expected(absence.expected).found(absence.found).next(absence.next)
         }
@@ -192,7 +193,7 @@ pub fn numbers(
 /// [`Error::Usage`] with the nearest names and all valid ones.
 pub fn stage_named(name: &str) -> Result<Stage> {
     Stage::from_name(name).ok_or_else(|| {
-        let all: Vec<_> = Stage::ALL.iter().map(|stage| stage.name()).collect();
+        let all: Vec<_> = Stage::names().collect();
         let next = match View::ALL.iter().find(|view| view.name() == name) {
             Some(view) => format!("`{name}` is a view; its values are those of `{}`", view.source()),
             None => match &near(name, &all)[..] {

@@ -144,11 +144,6 @@ impl Sizes {
         layer.is_none_or(|layer| self.rope_layers.contains(layer))
     }
 
-    /// Whether `layer` has the RoPE of the layers with a window.
-    pub fn has_local_rope(&self, layer: Option<usize>) -> bool {
-        self.local_rope && layer.is_some() && self.sees(layer) != Sees::All
-    }
-
     /// Returns whether pass `dims` hides a key from a token in some layer: a later key, or one outside the window.
     pub fn hides(&self, dims: PassDims) -> bool {
         dims.tokens > 1 || self.sees(None).hides(dims.keys())

@@ -165,8 +165,10 @@ pub enum Exists {
     QkNormLast,
     /// In layers with RoPE.
     Rope,
-    /// In families whose layers with a window have a RoPE of their own.
-    LocalRope,
+    /// In families whose layers all have the same RoPE: before the layers.
+    SharedRope,
+    /// In families whose layers with a window have a RoPE of their own: in the layers with RoPE.
+    LayerRope,
     /// In families with a norm before attention.
     NormBefore,
     /// In families with a norm before the feed-forward network, apart from that before attention.
@@ -342,7 +344,8 @@ impl Stage {
             Exists::QkNorm => sizes.qk_norm && !sizes.qk_norm_last,
             Exists::QkNormLast => sizes.qk_norm_last,
             Exists::Rope => sizes.has_rope(layer),
-            Exists::LocalRope => sizes.local_rope,
+            Exists::SharedRope => !sizes.local_rope,
+            Exists::LayerRope => sizes.local_rope && sizes.has_rope(layer),
             Exists::NormBefore => sizes.placement.before(),
             Exists::FfnNormBefore => sizes.placement.before_ffn(),
             Exists::NormAfter => sizes.placement.after(),
@@ -358,11 +361,26 @@ impl Stage {
         }
     }
 
-    /// The reason why it is absent in pass `dims` of the model `card`; `None` if it exists. `name` is what the user
-    /// called it: the name of the stage, or of a view of it.
-    pub fn absence(self, name: &str, card: &ModelCard, dims: PassDims) -> Option<Absence> {
-        if self.present(&card.sizes(), dims) {
+    /// The reason why it is absent in `layer` of pass `dims` of the model `card`; `None` if it exists. `name` is what
+    /// the user called it: the name of the stage, or of a view of it.
+    pub fn absence(
+        self,
+        name: &str,
+        card: &ModelCard,
+        dims: PassDims,
+        layer: Option<usize>,
+    ) -> Option<Absence> {
+        if self.present_in(&card.sizes(), dims, layer) {
             return None;
+        }
+        if let Some(layer) = layer.filter(|_| self.present(&card.sizes(), dims)) {
+            return Some(Absence {
+                what: format!("layer {layer} has no {name}"),
+                why: "it has no RoPE".to_owned(),
+                expected: "a layer with RoPE",
+                found: card.name.clone(),
+                next: "choose another layer, or xq or xk",
+            });
         }
         Some(match self.info().exists {
             Exists::Always => return None,
@@ -374,7 +392,8 @@ impl Stage {
                 next: "choose softmax",
             },
             Exists::Rope
-            | Exists::LocalRope
+            | Exists::SharedRope
+            | Exists::LayerRope
             | Exists::NormBefore
             | Exists::FfnNormBefore
             | Exists::NormAfter
@@ -450,8 +469,7 @@ impl Stage {
     /// This stage or, if it is absent, what is read in its place.
     fn or_before(self, sizes: &Sizes, dims: PassDims, layer: Option<usize>) -> Input {
         let before = match self {
-            Self::RopeCos if sizes.has_local_rope(layer) => return Input::Stage(Self::LocalRopeCos),
-            Self::RopeSin if sizes.has_local_rope(layer) => return Input::Stage(Self::LocalRopeSin),
+            Self::RopeCos | Self::RopeSin => return Input::Stage(self.in_model(sizes)),
             _ if self.present_in(sizes, dims, layer) => return Input::Stage(self),
             Self::AttnNorm => return Input::LayerInput,
             Self::FfnNorm if sizes.placement == Placement::Parallel => Self::AttnNorm,
@@ -467,9 +485,50 @@ impl Stage {
         before.or_before(sizes, dims, layer)
     }
 
-    /// The stage with this name.
+    /// The stage with this name. Of two stages with one name, it is the first, Llama's; [`Stage::in_model`] gives that
+    /// of a model.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|stage| stage.name() == name)
+    }
+
+    /// The names of all stages, each once.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::ALL.iter().filter(|stage| stage.first_of_name() == **stage).map(|stage| stage.name())
+    }
+
+    /// The stage of this name in a model of `sizes`. Some families compute a stage at another place in the pass: the
+    /// tables of RoPE in each layer, or the norms of queries and keys after RoPE. No model has both stages.
+    #[must_use]
+    pub fn in_model(self, sizes: &Sizes) -> Self {
+        match self {
+            Self::RopeCos if sizes.local_rope => Self::LayerRopeCos,
+            Self::RopeSin if sizes.local_rope => Self::LayerRopeSin,
+            Self::XqNorm if sizes.qk_norm_last => Self::XqRopeNorm,
+            Self::XkNorm if sizes.qk_norm_last => Self::XkRopeNorm,
+            other => other,
+        }
+    }
+
+    /// The first of the stages with this stage's name.
+    #[must_use]
+    pub fn first_of_name(self) -> Self {
+        match self {
+            Self::LayerRopeCos => Self::RopeCos,
+            Self::LayerRopeSin => Self::RopeSin,
+            Self::XqRopeNorm => Self::XqNorm,
+            Self::XkRopeNorm => Self::XkNorm,
+            other => other,
+        }
+    }
+
+    /// Returns whether it is a norm of queries or keys.
+    pub fn is_qk_norm(self) -> bool {
+        matches!(self.first_of_name(), Self::XqNorm | Self::XkNorm)
+    }
+
+    /// Returns whether it is a table of RoPE: the cosines or the sines.
+    pub fn is_rope_table(self) -> bool {
+        matches!(self.first_of_name(), Self::RopeCos | Self::RopeSin)
     }
 
     /// The weights that it reads in this model; biases only if the model has them.
@@ -519,13 +578,13 @@ impl Sizes {
         if self.logit_cap.is_some() { Stage::CappedLogits } else { Stage::Logits }
     }
 
-    /// The stage with the queries that attention multiplies with the keys.
-    pub fn queries(&self, layer: usize) -> Stage {
+    /// The stages with the queries and the keys that attention multiplies in `layer`. The cache holds these keys.
+    pub fn attended(&self, layer: usize) -> [Stage; 2] {
         match (self.has_rope(Some(layer)), self.qk_norm, self.qk_norm_last) {
-            (_, true, true) => Stage::XqRopeNorm,
-            (true, ..) => Stage::XqRope,
-            (false, true, _) => Stage::XqNorm,
-            (false, false, _) => Stage::Xq,
+            (_, true, true) => [Stage::XqRopeNorm, Stage::XkRopeNorm],
+            (true, ..) => [Stage::XqRope, Stage::XkRope],
+            (false, true, _) => [Stage::XqNorm, Stage::XkNorm],
+            (false, false, _) => [Stage::Xq, Stage::Xk],
         }
     }
 }
@@ -594,6 +653,29 @@ mod tests {
                 );
             }
             assert!(info.weights.is_empty() || info.derived_from.is_none(), "{stage} takes weights");
+        }
+    }
+
+    #[test]
+    fn two_stages_of_one_name_are_one_stage_at_two_places_and_no_model_has_both() {
+        let dims = PassDims { pass: 0, start: 0, tokens: 3, ..PassDims::default() };
+        let mut names: Vec<_> = Stage::names().collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Stage::names().count());
+        let twins = Stage::ALL.iter().filter(|stage| stage.first_of_name() != **stage);
+        assert_eq!(twins.clone().count(), Stage::ALL.len() - names.len());
+        for &later in twins {
+            let first = later.first_of_name();
+            assert_eq!((first.name(), first.axes()), (later.name(), later.axes()));
+            assert_eq!(Stage::from_name(later.name()), Some(first));
+            let mut sizes = ModelCard::small(|config| config.qk_norm = true).sizes();
+            for [other, elsewhere] in [[false; 2], [true; 2]] {
+                (sizes.local_rope, sizes.qk_norm_last) = (other, elsewhere);
+                let there = if other { later } else { first };
+                assert_eq!(first.in_model(&sizes), there);
+                assert_eq!([first, later].map(|stage| stage.present(&sizes, dims)), [!other, other]);
+            }
         }
     }
 

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::axis::Axis as A;
-use super::stage::{Section, Stage};
+use super::card::ModelCard;
+use super::sizes::{PassDims, Sizes};
+use super::stage::{Absence, Section, Stage};
 
 /// A reshape or a transpose: a step that shows its source's values in another shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +18,12 @@ pub enum View {
     XvHeads,
     /// Queries head first: (T, H, C) → (H, T, C).
     QueriesT,
+    /// The same in layers that normalise the queries after RoPE.
+    QueriesTOfLastNorm,
+    /// The same in layers without RoPE that normalise the queries.
+    QueriesTOfNorm,
+    /// The same in layers without RoPE and norms of queries.
+    QueriesTOfProduct,
     /// Keys head first and transposed: (K, H, C) → (H, C, K).
     KeysT,
     /// Values head first: (K, H, C) → (H, K, C).
@@ -48,8 +56,22 @@ struct Row {
     purpose: &'static str,
 }
 
+/// The row of the queries of `source`.
+const fn queries_t(source: Stage, formula: &'static str) -> Row {
+    Row {
+        name: "queries_t",
+        source,
+        axes_in: &[A::Token, A::Head, A::HeadDim],
+        axes: &[A::Head, A::Token, A::HeadDim],
+        arranged: Arranged::Axes([1, 0, 2]),
+        beside: (Stage::Qk, true),
+        formula,
+        purpose: "Heads go first, so that each head is a (T, C) matrix of its own.",
+    }
+}
+
 /// The table, in the order of [`View`].
-static TABLE: [Row; 7] = [
+static TABLE: [Row; 10] = [
     Row {
         name: "xq_heads",
         source: Stage::Xq,
@@ -80,16 +102,10 @@ static TABLE: [Row; 7] = [
         formula: "xv_heads[t, g, c] = ({attn_input} · wvᵀ)[t, g·{C} + c]",
         purpose: "One row of {GC} numbers is read as {G} heads of {C}; no number moves.",
     },
-    Row {
-        name: "queries_t",
-        source: Stage::XqRope,
-        axes_in: &[A::Token, A::Head, A::HeadDim],
-        axes: &[A::Head, A::Token, A::HeadDim],
-        arranged: Arranged::Axes([1, 0, 2]),
-        beside: (Stage::Qk, true),
-        formula: "queries_t[h, t, c] = xq_rope[t, h, c]",
-        purpose: "Heads go first, so that each head is a (T, C) matrix of its own.",
-    },
+    queries_t(Stage::XqRope, "queries_t[h, t, c] = xq_rope[t, h, c]"),
+    queries_t(Stage::XqRopeNorm, "queries_t[h, t, c] = xq_norm[t, h, c]"),
+    queries_t(Stage::XqNorm, "queries_t[h, t, c] = xq_norm[t, h, c]"),
+    queries_t(Stage::Xq, "queries_t[h, t, c] = xq[t, h, c]"),
     Row {
         name: "keys_t",
         source: Stage::Keys,
@@ -129,6 +145,9 @@ impl View {
         Self::XkHeads,
         Self::XvHeads,
         Self::QueriesT,
+        Self::QueriesTOfLastNorm,
+        Self::QueriesTOfNorm,
+        Self::QueriesTOfProduct,
         Self::KeysT,
         Self::ValuesT,
         Self::AttnMerged,
@@ -146,6 +165,24 @@ impl View {
     /// The stage that holds its values.
     pub fn source(self) -> Stage {
         self.row().source
+    }
+
+    /// The first of the views with this view's name.
+    fn first_of_name(self) -> Self {
+        match self {
+            Self::QueriesTOfLastNorm | Self::QueriesTOfNorm | Self::QueriesTOfProduct => Self::QueriesT,
+            other => other,
+        }
+    }
+
+    /// The view of this name in `layer` of a model of `sizes`; in the first layer for `None`.
+    fn in_model(self, sizes: &Sizes, layer: Option<usize>) -> Self {
+        match (self.first_of_name(), sizes.attended(layer.unwrap_or(0))[0]) {
+            (Self::QueriesT, Stage::XqRopeNorm) => Self::QueriesTOfLastNorm,
+            (Self::QueriesT, Stage::XqNorm) => Self::QueriesTOfNorm,
+            (Self::QueriesT, Stage::Xq) => Self::QueriesTOfProduct,
+            (first, _) => first,
+        }
     }
 
     /// The axes of its input.
@@ -283,7 +320,41 @@ impl Step {
         self.axes().last() == Some(&A::Vocab)
     }
 
-    /// The step with this name.
+    /// Whether it exists in `layer` of pass `dims`; outside the layers, or in any layer, for `None`.
+    pub fn present_in(self, sizes: &Sizes, dims: PassDims, layer: Option<usize>) -> bool {
+        let is_source = |view: View| match layer {
+            Some(_) => view.in_model(sizes, layer) == view,
+            None => (0..sizes.layers).any(|layer| view.in_model(sizes, Some(layer)) == view),
+        };
+        let is_here = if let Self::View(view) = self { is_source(view) } else { true };
+        is_here && self.stage().present_in(sizes, dims, layer)
+    }
+
+    /// The reason why `layer` of pass `dims` of the model `card` has no step of this name; `None` if it has one.
+    pub fn absence(self, card: &ModelCard, dims: PassDims, layer: Option<usize>) -> Option<Absence> {
+        self.in_model(&card.sizes(), layer).stage().absence(self.name(), card, dims, layer)
+    }
+
+    /// The step of this name in `layer` of a model of `sizes`. See [`Stage::in_model`].
+    #[must_use]
+    pub fn in_model(self, sizes: &Sizes, layer: Option<usize>) -> Self {
+        match self {
+            Self::Stage(stage) => Self::Stage(stage.in_model(sizes)),
+            Self::View(view) => Self::View(view.in_model(sizes, layer)),
+        }
+    }
+
+    /// The first of the steps with this step's name.
+    #[must_use]
+    pub fn first_of_name(self) -> Self {
+        match self {
+            Self::Stage(stage) => Self::Stage(stage.first_of_name()),
+            Self::View(view) => Self::View(view.first_of_name()),
+        }
+    }
+
+    /// The step with this name. Of several steps with one name, it is the first, Llama's; [`Step::in_model`] gives that
+    /// of a model.
     pub fn from_name(name: &str) -> Option<Self> {
         let view = View::ALL.iter().copied().find(|view| view.name() == name).map(Self::View);
         view.or_else(|| Stage::from_name(name).map(Self::Stage))
@@ -295,18 +366,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_finds_its_step_and_no_name_stands_twice() {
+    fn every_name_finds_its_step_or_the_first_of_its_name() {
         let mut names = Vec::new();
         for section in [Section::Start, Section::Layer, Section::End, Section::Sampler] {
             for step in Step::in_section(section) {
-                assert_eq!(Step::from_name(step.name()), Some(step));
+                assert_eq!(Step::from_name(step.name()), Some(step.first_of_name()));
                 names.push(step.name());
             }
         }
         assert_eq!(names.len(), Stage::ALL.len() + View::ALL.len());
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Stage::ALL.len() + View::ALL.len());
+        // The other three are `queries_t` of other stages.
+        assert_eq!(names.len(), Stage::names().count() + View::ALL.len() - 3);
     }
 
     #[test]

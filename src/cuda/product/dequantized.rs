@@ -46,9 +46,13 @@ fn widen(cuda: &Cuda, matrix: &Matrix, i: usize) -> Result<Matrix> {
         scratch.widened[i].memory().cloned()
     };
     let memory = memory.unwrap_or_else(|| unreachable!("the scratch memory was just allocated"));
-    // Number of values that a thread converts at once.
-    let unit = if matrix.dtype() == Dtype::I8 { 16 } else { 32 };
-    let kernel = Kernel { file: "unpack", name: "unpack_bf16", weight: Some(matrix.dtype()) };
+    // `unit`: the number of values that a thread converts at once.
+    let (file, name, unit) = match matrix.dtype() {
+        _ if cuda.untried.coalesced => ("coalesced", "unpack_bf16_coalesced", 8),
+        Dtype::I8 => ("unpack", "unpack_bf16", 16),
+        _ => ("unpack", "unpack_bf16", 32),
+    };
+    let kernel = Kernel { file, name, weight: Some(matrix.dtype()) };
     let arguments = Arguments::new().words(&matrix.words()).address(memory.at());
     cuda.kernels.launch(kernel, ((outputs * inputs / unit).div_ceil(256), 1), 256, 0, arguments)?;
     Ok(Matrix::over(memory, Dtype::BF16, outputs, inputs))

@@ -18,24 +18,44 @@ const UNIT: usize = 32;
 const OF_ROWS: usize = 4;
 
 /// Numbers of outputs and of rows that are packed together. Padding outputs repeat the last output. Padding rows may
-/// have any contents.
+/// have any contents. The rows are a multiple of each tile's; `ROWS_FOR_WIDE` also of [`WIDE`]'s.
 const OUTPUTS: usize = 128;
 const ROWS: usize = 192;
+const ROWS_FOR_WIDE: usize = 384;
 
 /// A kernel that multiplies packed operands. All such kernels give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
+    file: &'static str,
     name: &'static str,
     outputs: usize,
     /// Rows of a tile: for a format with one run in a unit, and with two.
     rows: [usize; 2],
+    /// Number of sums of a warp.
+    of_warp: usize,
+    /// Levels of partial sums in shared memory.
+    levels: usize,
 }
+
+/// What the tiles of `matmul_q8.cu` have in common.
+const OF_32: Tile =
+    Tile { file: "matmul_q8", name: "", outputs: 0, rows: [0; 2], of_warp: 32 * 32, levels: 3 };
 
 /// The large tile, and one for devices with less shared memory.
 pub(crate) const TILES: [Tile; 2] = [
-    Tile { name: "matmul_q8_128", outputs: 128, rows: [96, 64] },
-    Tile { name: "matmul_q8_64", outputs: 64, rows: [64, 64] },
+    Tile { name: "matmul_q8_128", outputs: 128, rows: [96, 64], ..OF_32 },
+    Tile { name: "matmul_q8_64", outputs: 64, rows: [64, 64], ..OF_32 },
 ];
+
+/// A tile that no GPU has run yet (`Untried::wide`). It is used only if the user asks for it.
+pub(crate) const WIDE: Tile = Tile {
+    file: "matmul_q8_wide",
+    name: "matmul_q8_wide",
+    outputs: 128,
+    rows: [128, 128],
+    of_warp: 64 * 32,
+    levels: 2,
+};
 
 /// Units of each row of a tile that are in shared memory at once.
 const UNITS_AT_ONCE: usize = 8;
@@ -45,17 +65,17 @@ impl Tile {
         self.rows[runs(dtype) - 1]
     }
 
-    /// Threads of a block: a warp for 32 outputs and 32 rows.
+    /// Threads of a block.
     fn threads(&self, dtype: Dtype) -> u32 {
-        (self.outputs * self.rows(dtype) / 32) as u32
+        (self.outputs * self.rows(dtype) / self.of_warp * 32) as u32
     }
 
-    /// Bytes of shared memory: units with their numbers, and partial sums of three levels.
+    /// Bytes of shared memory: units with their numbers, and the partial sums.
     fn shared(&self, dtype: Dtype) -> usize {
         let (outputs, rows) = (self.outputs, self.rows(dtype));
         let of_rows = if has_minima(dtype) { 1 + runs(dtype) } else { 1 };
         let unit = (outputs + rows) * UNIT + (outputs * of_weights(dtype) + rows * of_rows) * 4;
-        UNITS_AT_ONCE * unit + 3 * outputs * rows * 4
+        UNITS_AT_ONCE * unit + self.levels * outputs * rows * 4
     }
 }
 
@@ -101,7 +121,8 @@ fn of_weights(dtype: Dtype) -> usize {
 pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize) -> Result<()> {
     let room = cuda.queue.device().about().shared;
     let fits = |tile: &&Tile| tile.shared(product.matrix.dtype()) <= room;
-    multiply_in(cuda, x, product, group, *TILES.iter().find(fits).unwrap_or(&TILES[1]))
+    let wide = cuda.untried.wide.then_some(&WIDE);
+    multiply_in(cuda, x, product, group, *wide.into_iter().chain(&TILES).find(fits).unwrap_or(&TILES[1]))
 }
 
 /// [`multiply`] with the tiles that the caller chooses. Does not check that they fit in shared memory.
@@ -127,15 +148,20 @@ pub(crate) fn multiply_in(
             let of_values = values.room(&cuda.queue, padded * x.width, false)?;
             (of_values, numbers.room(&cuda.queue, padded * units * of_weights * 4, false)?)
         };
-        let kernel = |name| Kernel { file: "matmul_q8", name, weight: Some(dtype) };
+        let kernel = |file, name| Kernel { file, name, weight: Some(dtype) };
+        let (pack, rows, threads) = match cuda.untried.coalesced {
+            true => (kernel("coalesced", "pack_weights_coalesced"), 32, 256),
+            false => (kernel("matmul_q8", "pack_weights"), 16, 128),
+        };
         let arguments = Arguments::new().words(&product.matrix.words()).int(first).int(count).int(group);
         let arguments = arguments.address(values).address(numbers).address(odd);
-        cuda.kernels.launch(kernel("pack_weights"), (padded / 16, units.div_ceil(16)), 128, 0, arguments)?;
+        cuda.kernels.launch(pack, (padded / rows, units.div_ceil(16)), threads, 0, arguments)?;
         let arguments = Arguments::new().words(&[values, numbers]).words(&of_rows).address(odd);
         let arguments = arguments.address(bias).address(product.out.at(0)).int(outputs).int(first);
         let arguments = arguments.int(count).int(x.rows).int(units).int(group / UNIT);
         let grid = (x.rows.div_ceil(tile.rows(dtype)), count.div_ceil(tile.outputs));
-        cuda.kernels.launch(kernel(tile.name), grid, tile.threads(dtype), tile.shared(dtype), arguments)?;
+        let multiply = kernel(tile.file, tile.name);
+        cuda.kernels.launch(multiply, grid, tile.threads(dtype), tile.shared(dtype), arguments)?;
     }
     Ok(())
 }
@@ -144,7 +170,8 @@ pub(crate) fn multiply_in(
 /// the launch that computes the rows is still in the queue, it also packs them. Otherwise a separate kernel does.
 fn pack(cuda: &Cuda, x: &Input, group: usize) -> Result<[Address; 3]> {
     let mut packed = x.packed();
-    let (rows, units) = (x.rows.next_multiple_of(ROWS), x.width / UNIT);
+    let together = if cuda.untried.wide { ROWS_FOR_WIDE } else { ROWS };
+    let (rows, units) = (x.rows.next_multiple_of(together), x.width / UNIT);
     // Allocate before the launches are changed: freeing or clearing memory sends the queue. Padding rows may have any
     // contents.
     let values = packed.values.room(&cuda.queue, rows * x.width, false)?;

@@ -125,6 +125,34 @@ fn blocks_with_odd_scales(dtype: Dtype, outputs: usize, inputs: usize, odd: bool
     Tensor::new(dtype, vec![outputs, inputs], Bytes::owned(bytes)).unwrap()
 }
 
+/// x · wᵀ for the rows of x in one span. `multiply` is given the input, the weights and the output.
+fn multiplied(
+    backend: &dyn Backend,
+    (w, x): (&Tensor, &[f32]),
+    multiply: impl Fn(&Input, &Matrix, &mut Buffer),
+) -> Vec<f32> {
+    let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
+    let rows = x.len() / inputs;
+    let (x, matrix, mut input) = (filled(backend, x), backend.matrix(w).unwrap(), backend.input());
+    let pass = pass(backend, &[(0, rows)]);
+    backend.prepare(&x, inputs, &pass, &PassRows::All, &mut input).unwrap();
+    let mut out = backend.buffer(rows * outputs).unwrap();
+    multiply(&input, &matrix, &mut out);
+    values(backend, &out, rows * outputs)
+}
+
+/// The number of outputs of these tiles whose bits differ from `expected`.
+fn wrong_in(cuda: &Cuda, operands: (&Tensor, &[f32]), tile: product::IntegerTile, expected: &[f32]) -> usize {
+    let found = multiplied(cuda, operands, |x, matrix, out| {
+        let asked = product::Asked::of(matrix, None, out);
+        product::integer_in(cuda, x.downcast(), &asked, 32, tile).unwrap();
+    });
+    // NaNs have different bits on different machines.
+    let other = |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+    assert_eq!(found.len(), expected.len());
+    found.iter().zip(expected).filter(other).count()
+}
+
 /// For many rows, tensor cores add groups in another order, with shorter formulas if every scale is plain. The results
 /// are bit-exact with ops for other scales too.
 #[test]
@@ -136,9 +164,9 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
         let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
         // These sizes give partial tiles in both directions, fewer groups than there are partial sums, stages that are
         // reused, and partial sums whose groups fill one stage or several.
-        for (outputs, inputs, rows) in
-            [(11, 256, 17), (130, 2304, 70), (128, 768, 64), (40, 2048, 33), (11, 4096, 17)]
-        {
+        let sizes =
+            [(11, 256, 17), (130, 2304, 70), (128, 768, 64), (40, 2048, 33), (11, 4096, 17), (70, 512, 130)];
+        for (outputs, inputs, rows) in sizes {
             for odd_weights in [false, true] {
                 let w = match dtype {
                     Dtype::I8 => tensor(dtype, outputs, inputs, 71),
@@ -152,37 +180,79 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                         group.iter_mut().for_each(|x| *x *= factors[i % factors.len()]);
                     }
                 }
-                fn run(
-                    backend: &dyn Backend,
-                    (w, x): (&Tensor, &[f32]),
-                    multiply: impl Fn(&Input, &Matrix, &mut Buffer),
-                ) -> Vec<f32> {
-                    let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
-                    let rows = x.len() / inputs;
-                    let (x, matrix, mut input) =
-                        (filled(backend, x), backend.matrix(w).unwrap(), backend.input());
-                    let pass = pass(backend, &[(0, rows)]);
-                    backend.prepare(&x, inputs, &pass, &PassRows::All, &mut input).unwrap();
-                    let mut out = backend.buffer(rows * outputs).unwrap();
-                    multiply(&input, &matrix, &mut out);
-                    values(backend, &out, rows * outputs)
-                }
-                let expected = run(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
+                let expected = multiplied(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
                 for tile in product::OF_INTEGERS {
-                    let found = run(&cuda, (&w, &x), |x, matrix, out| {
-                        let asked = product::Asked::of(matrix, None, out);
-                        product::integer_in(&cuda, x.downcast(), &asked, 32, tile).unwrap();
-                    });
-                    // NaNs have different bits on different machines.
-                    let other =
-                        |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
-                    let wrong = found.iter().zip(&expected).filter(other).count();
                     let what = format!("{dtype} {outputs}×{inputs}, {rows} rows, odd weights: {odd_weights}");
-                    assert_eq!(wrong, 0, "{what}, {tile:?}");
+                    assert_eq!(wrong_in(&cuda, (&w, &x), tile, &expected), 0, "{what}, {tile:?}");
+                }
+                for coalesced in [false, true] {
+                    let cuda = cuda.clone().trying(Untried { coalesced, wide: true });
+                    let what = format!("{dtype} {outputs}×{inputs}, {rows} rows, odd weights: {odd_weights}");
+                    let wrong = wrong_in(&cuda, (&w, &x), product::WIDE, &expected);
+                    assert_eq!(wrong, 0, "{what}, wide, coalesced: {coalesced}");
                 }
                 assert!(expected.iter().any(|x| x.is_finite() && *x != 0.0), "{dtype}: nothing was compared");
             }
         }
+    }
+}
+
+/// The sums of eight remainders wait in the memory of the outputs, which may end inside a tile.
+#[test]
+fn wide_tiles_have_the_bits_of_ops() {
+    for dtype in [Dtype::I8, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K] {
+        let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
+        let cuda = cuda.trying(Untried { coalesced: false, wide: true });
+        for (outputs, inputs, rows) in [(130, 512, 129), (67, 768, 17)] {
+            let (w, x) = (tensor(dtype, outputs, inputs, 75), noise(rows * inputs, 76));
+            let expected = multiplied(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
+            let wrong = wrong_in(&cuda, (&w, &x), product::WIDE, &expected);
+            assert_eq!(wrong, 0, "{dtype} {outputs}×{inputs}, {rows} rows");
+        }
+    }
+}
+
+/// Weights that coalesced kernels rewrite are those that the default kernels rewrite, for each number type and for rows
+/// that end inside a warp or a block.
+#[test]
+fn coalesced_kernels_give_the_bits_of_the_default_ones() {
+    let mut whole = types_from("number types of coalesced weights", &FIRST);
+    whole.retain(|dtype| !dtype.is_float());
+    for dtype in whole {
+        for precision in [Precision::Bf16, Precision::Q8 { group: 32 }] {
+            let Some((cuda, _)) = both(precision) else { return };
+            let coalesced = cuda.clone().trying(Untried { coalesced: true, wide: false });
+            for (outputs, inputs) in [(2, 256), (11, 768), (133, 1280), (3, 3840)] {
+                let w = tensor(dtype, outputs, inputs, 73);
+                let spans = [(0, 20)];
+                let (found, expected) =
+                    (product(&coalesced, &w, &spans, false), product(&cuda, &w, &spans, false));
+                assert!(bits(&found.0) == bits(&expected.0), "{dtype} {outputs}×{inputs}, {precision:?}");
+                assert!(expected.0.iter().any(|x| x.is_finite() && *x != 0.0), "nothing was compared");
+            }
+        }
+    }
+}
+
+/// By default, no kernel runs that no GPU has run. Each word of the variable switches on the kernels that it names.
+#[test]
+fn untried_kernels_run_only_if_they_are_switched_on() {
+    let wide = "matmul_q8_wide WEIGHT=Q8_0";
+    let coalesced = ["pack_weights_coalesced WEIGHT=Q8_0", "unpack_bf16_coalesced WEIGHT=Q8_0"];
+    for (untried, names) in [
+        (Untried::default(), &[][..]),
+        (Untried { coalesced: false, wide: true }, &[wide]),
+        (Untried { coalesced: true, wide: false }, &coalesced),
+    ] {
+        let mut found = Vec::new();
+        for precision in [Precision::Q8 { group: 32 }, Precision::Bf16] {
+            let Some((cuda, list)) = Cuda::with_large_blocks(ROOM, None) else { return };
+            let cuda = cuda.with_precision(precision).trying(untried);
+            product(&cuda, &tensor(Dtype::Q8_0, 9, 64, 74), &[(0, 20)], false);
+            found.extend(list.names());
+        }
+        found.retain(|name| name.starts_with(wide) || coalesced.iter().any(|own| name.starts_with(own)));
+        assert_eq!(found, names, "{untried:?}");
     }
 }
 

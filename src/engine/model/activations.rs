@@ -27,10 +27,6 @@ pub struct Activations {
     pub(super) rope_cos: Buffer,
     /// (R, C/2)
     pub(super) rope_sin: Buffer,
-    /// (R, C/2) for the layers with a window; empty if they have no RoPE of their own.
-    pub(super) local_rope_cos: Buffer,
-    /// (R, C/2)
-    pub(super) local_rope_sin: Buffer,
     /// (R, D): the input of a layer.
     pub(super) x: Buffer,
     /// (R, D)
@@ -107,7 +103,6 @@ impl Activations {
         let buffer = |width: usize| model.backend.buffer(rows * width);
         let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
         let last = config.qk_norm_form.after_rope;
-        let local = if config.local_rope.is_some() { config.turned() / 2 } else { 0 };
         Ok(Self {
             rows,
             number: 0,
@@ -115,8 +110,6 @@ impl Activations {
             pass: model.backend.new_pass()?,
             rope_cos: buffer(config.turned() / 2)?,
             rope_sin: buffer(config.turned() / 2)?,
-            local_rope_cos: buffer(local)?,
-            local_rope_sin: buffer(local)?,
             x: buffer(d)?,
             attn_norm: buffer(d)?,
             xq: buffer(q)?,
@@ -246,7 +239,7 @@ pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize 
     // The prepared inputs of matrix products. In int8: values and scales of the widest input. On a device with
     // bfloat16: all five inputs.
     let input = d.max(q).max(f).max((3 * d + q + f).div_ceil(2));
-    let others = if config.placement.after() { d } else { 0 } + (config.ropes() - 1) * config.turned();
+    let others = if config.placement.after() { d } else { 0 };
     let row = [config.turned(), others, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
         .into_iter()
         .fold(0, usize::saturating_add);

@@ -41,16 +41,12 @@ pub(super) fn embed(model: &Model, work: &mut Activations, probe: &mut dyn Probe
     families::scale_embedding(model, PassRows::All.count(&work.spans), &mut work.x)?; // Gemma, Granite
     see.stage(Stage::Embedding, &mut work.x)?;
 
-    let (cos, sin) = (&mut work.rope_cos, &mut work.rope_sin);
-    families::rope_table(model, 0, &work.pass, &work.spans, (cos, sin))?; // (T, C/2) each
-    see.stage(Stage::RopeCos, cos)?;
-    see.stage(Stage::RopeSin, sin)?;
-    // In Gemma 3 and OLMo 3, the layers with a window have a RoPE of their own.
-    if model.config.local_rope.is_some() {
-        let (cos, sin) = (&mut work.local_rope_cos, &mut work.local_rope_sin);
-        families::rope_table(model, 1, &work.pass, &work.spans, (cos, sin))?; // (T, C/2) each
-        see.stage(Stage::LocalRopeCos, cos)?;
-        see.stage(Stage::LocalRopeSin, sin)?;
+    // In Gemma 3 and OLMo 3, the layers differ in their RoPE: each has its tables.
+    if model.config.local_rope.is_none() {
+        let (cos, sin) = (&mut work.rope_cos, &mut work.rope_sin);
+        families::rope_table(model, 0, &work.pass, &work.spans, (cos, sin))?; // (T, C/2) each
+        see.stage(Stage::RopeCos, cos)?;
+        see.stage(Stage::RopeSin, sin)?;
     }
 
     see.mask()
@@ -150,11 +146,18 @@ fn attend(
 
     // SmolLM3 and Command R7B have layers without RoPE.
     if let Some(number) = config.rope_of(l) {
-        let tables = [(&work.rope_cos, &work.rope_sin), (&work.local_rope_cos, &work.local_rope_sin)];
-        families::rope(model, q, tables[number], (t, config.heads), &mut work.xq_rope)?; // (T, H, C)
+        // Gemma 3 and OLMo 3
+        if config.local_rope.is_some() {
+            let (cos, sin) = (&mut work.rope_cos, &mut work.rope_sin);
+            families::rope_table(model, number, &work.pass, &work.spans, (cos, sin))?; // (T, C/2) each
+            see.stage(Stage::LayerRopeCos, cos)?;
+            see.stage(Stage::LayerRopeSin, sin)?;
+        }
+        let tables = (&work.rope_cos, &work.rope_sin);
+        families::rope(model, q, tables, (t, config.heads), &mut work.xq_rope)?; // (T, H, C)
         families::scale_queries(model, &work.spans, &mut work.xq_rope)?; // Ministral 3
         see.stage(Stage::XqRope, &mut work.xq_rope)?;
-        families::rope(model, k, tables[number], (t, config.kv_heads), &mut work.xk_rope)?; // (T, G, C)
+        families::rope(model, k, tables, (t, config.kv_heads), &mut work.xk_rope)?; // (T, G, C)
         see.stage(Stage::XkRope, &mut work.xk_rope)?;
         (q, k) = (&work.xq_rope, &work.xk_rope);
     }

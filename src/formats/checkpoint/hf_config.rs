@@ -16,7 +16,7 @@ use super::fields::Source;
 use super::json::{Fields, parse_object};
 use super::screen::{Notes, Screen};
 use crate::files::brief;
-use llama_trace_core::config::{ModelConfig, Multipliers, Placement};
+use llama_trace_core::config::{ModelConfig, Multipliers, Placement, RopeScaling};
 use llama_trace_core::error::Result;
 
 /// What a config.json says about a model.
@@ -141,6 +141,13 @@ fn of_family(read: &Reading<'_>, screen: &mut Screen<'_>, ignore: &[String]) -> 
     let [all, attention] = [read.is(Means::AllBiases)?, read.is(Means::AttentionBias)?];
     let context = read.required_size(Means::Context)?;
     let ropes = rope::ropes(read, screen, rope::Sizes { context, head_dim })?;
+    // Dynamic scaling is for texts beyond `max_position_embeddings`, by its factor.
+    let context = match ropes.main.scaling {
+        RopeScaling::Dynamic { factor, .. } => {
+            (context as f64 * f64::from(factor)).min(f64::from(u32::MAX)) as usize
+        }
+        _ => context,
+    };
     let score_scale = match read.number64(Means::ScoreRoot)? {
         Some(scalar) if scalar == head_dim as f64 => None,
         Some(scalar) => Some(scalar.powf(-0.5) as f32),

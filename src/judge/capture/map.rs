@@ -187,7 +187,8 @@ impl Capture {
     fn nowhere(&self, path: &Path) -> BTreeMap<Stage, String> {
         /// More layers than any model has.
         const LAYERS: usize = 1000;
-        let is_there = |stage: Stage| {
+        let is_there = |stage: &Stage| {
+            let stage = *stage;
             let layers = if stage.in_layer() { 0..LAYERS } else { 0..1 };
             let site = |pass, layer| match stage.in_layer() {
                 true => Site::layer(pass, layer, stage),
@@ -199,10 +200,11 @@ impl Capture {
         };
         let named = |(name, layout): (&String, &Layout)| {
             let file = layout.file.as_ref()?;
-            let stage = Stage::ALL.iter().copied().find(|stage| stage.name() == name)?;
+            let mut stages = Stage::ALL.iter().filter(|stage| stage.name() == name);
+            let stage = Stage::from_name(name)?;
             let why =
                 || format!("[stages] names `{}`, but no pass and no layer has that file", printable(file));
-            (!is_there(stage)).then(|| (stage, why()))
+            (!stages.any(is_there)).then(|| (stage, why()))
         };
         self.stages.iter().filter_map(named).collect()
     }

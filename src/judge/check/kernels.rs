@@ -141,7 +141,7 @@ impl<'m> Kernels<'m> {
 
     /// Checks attention, from the queries and the cache to the outputs of the heads.
     fn attention(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
-        let queries = rules.sizes().queries(site.layer.unwrap_or(0));
+        let queries = rules.sizes().attended(site.layer.unwrap_or(0))[0];
         let [q, keys, cached] =
             [queries, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
         let (Some(q), Some(keys), Some(cached)) = (q, keys, cached) else { return Ok(()) };

@@ -204,7 +204,7 @@ impl<'a> Bench<'a> {
 /// Returns whether a missing `source` is computed for `site`: yes if it is in the same layer, or before the layers. The
 /// output of an earlier layer is taken from a substitute or from the reference.
 fn computable(source: Site, site: Site) -> bool {
-    let start = matches!(source.stage, Stage::Embedding | Stage::RopeCos | Stage::RopeSin | Stage::Mask);
+    let start = source.stage.is_rope_table() || matches!(source.stage, Stage::Embedding | Stage::Mask);
     start || (source.stage != Stage::Tokens && source.layer == site.layer)
 }
 

@@ -380,7 +380,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 return Ok(());
             }
             (Ok(a), theirs) => {
-                let nowhere = || self.b.about().nowhere.get(&site.stage).cloned();
+                let nowhere = || self.b.about().nowhere.get(&site.stage.first_of_name()).cloned();
                 let named = || nowhere().or_else(|| self.b.unwritten(site)).map(|why| (why, true));
                 let named = || a.is_some().then(named).flatten();
                 let (why, damaged) = theirs.err().or_else(named).unzip();

@@ -326,7 +326,7 @@ impl<'m> Injection<'m> {
             site.stage == Stage::Embedding || self.rules.of(*site).is_some_and(|of| of.matrix().is_some())
         };
         // Late positions have large angles, and so large units in the last place of their float32.
-        let turned = chain.iter().any(|site| matches!(site.stage, Stage::RopeCos | Stage::RopeSin));
+        let turned = chain.iter().any(|site| site.stage.is_rope_table());
         let keys = self.rules.pass(site.pass).map_or(0, PassDims::keys);
         let angles = if turned { keys as f64 * ANGLE } else { 0.0 };
         let plain = match self.precisions[0] {
@@ -461,7 +461,7 @@ impl Judge for Injection<'_> {
     fn part_done(&mut self, last: Site) -> Result<()> {
         self.keep(last)?;
         // Later passes read these from the cache. Stages before the layers are kept for all layers.
-        let stays = |site: &Site| match site.stage {
+        let stays = |site: &Site| match site.stage.first_of_name() {
             Stage::Xk | Stage::XkNorm | Stage::XkRope | Stage::Xv => true,
             _ if !site.stage.in_layer() => {
                 site.stage.info().section == Section::Start || site.pass == last.pass

@@ -49,7 +49,7 @@ impl Known {
 }
 
 /// The mistakes, by name.
-const KNOWN: [Known; 90] = [
+const KNOWN: [Known; 91] = [
     Known::new("rope_pairing", "you paired other components for RoPE: {form}"),
     Known::new("rope_theta", "you used another θ: {form}"),
     Known::new("rope_scaling", "you scaled RoPE's frequencies by another rule: {form}"),
@@ -71,6 +71,7 @@ const KNOWN: [Known; 90] = [
     Known::new("norm_mean_missing", "you did not subtract the mean, as LayerNorm does"),
     Known::new("norm_sum", "you divided by √Σx², not by √(Σx²/D)"),
     Known::new("layer_norm", "you subtracted the mean, as LayerNorm does; RMSNorm does not"),
+    Known::new("qk_norm_place", "you normalised queries and keys {form}"),
     Known::new("qk_norm_width", "you normalised other vectors of the queries and keys: {form}"),
     Known::new("residual_missing", "you left out a term of the residual sum: {form}"),
     Known::new("other_layer", "you used the weights of another layer: {form}"),
@@ -370,6 +371,16 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     if let Some((other, form)) = widths {
         let stages = Op::RmsNorm.stages().to_vec();
         add("qk_norm_width", form.into(), stages, &[], &|config| config.qk_norm_form.width = other);
+    }
+    if card.config.qk_norm {
+        let form = match card.config.qk_norm_form.after_rope {
+            true => "before RoPE, not after it",
+            false => "after RoPE, not before it",
+        };
+        let touches = [Op::RmsNorm.stages(), Op::Rope.stages()].concat();
+        add("qk_norm_place", form.into(), touches, &[], &|config| {
+            config.qk_norm_form.after_rope = !config.qk_norm_form.after_rope;
+        });
     }
     let form = "layers without RoPE are rotated".into();
     add("rope_layers", form, Op::Rope.stages().to_vec(), &[], &|config| config.rope_layers = LayerSet::ALL);

@@ -157,7 +157,8 @@ impl Distance {
 pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame) -> Option<Distance> {
     let pair = Pair::new(site, &shape(site, sizes, dims), a, b).ok()?;
     let is_told = site.stage.axes().first() == Some(&Axis::Token)
-        && !matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
+        && !site.stage.is_rope_table()
+        && site.stage != Stage::Mask;
     let row = pair.a.values().len() / dims.tokens.max(1);
     let first = (is_told && dims.tokens > 1 && pair.first == 0).then(|| pair.apart_soon(0..row).error());
     let whole = pair.apart_soon(pair.first..pair.a.values().len());

@@ -64,7 +64,7 @@ impl<'a, T: Traced> InOrder<'a, T> {
             Stage::CacheK,
             Stage::Keys,
         ];
-        self.to.is_some() && stages.contains(&site.stage)
+        self.to.is_some() && stages.contains(&site.stage.first_of_name())
     }
 }
 

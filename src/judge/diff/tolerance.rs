@@ -22,7 +22,7 @@ pub fn base(stage: Stage, precision: Precision) -> f64 {
         | Stage::Nucleus => 1.5,
         _ => 1.0,
     };
-    match (stage, precision) {
+    match (stage.first_of_name(), precision) {
         (Stage::Tokens | Stage::Mask | Stage::Sampled, _) => 0.0,
         (Stage::RopeCos | Stage::RopeSin, Precision::F32 | Precision::Q8 { .. }) => 1e-5,
         (Stage::RopeCos | Stage::RopeSin, Precision::Bf16) => 0.01,
@@ -37,7 +37,7 @@ pub fn base(stage: Stage, precision: Precision) -> f64 {
 
 /// The tolerance of a stage in its layer: [`base`] times √(L + 1) after L layers, the growth of independent errors.
 pub fn of(site: Site, layers: usize, precision: Precision) -> f64 {
-    let before = match site.stage {
+    let before = match site.stage.first_of_name() {
         Stage::Tokens | Stage::Embedding | Stage::RopeCos | Stage::RopeSin | Stage::Mask => 0,
         _ => site.layer.unwrap_or(layers),
     };

@@ -130,9 +130,9 @@ fn every_computing_stage_has_a_kata() {
     use llama_trace_core::trace::stage::Op;
     // These stages of other families are computed as others are, from other inputs. A kata would teach nothing new.
     let others = [
-        // The kata `rope_table`, with another θ.
-        Stage::LocalRopeCos,
-        Stage::LocalRopeSin,
+        // The kata `rope_table`, with the θ of the layer.
+        Stage::LayerRopeCos,
+        Stage::LayerRopeSin,
         // The kata `qk_norm`, of the rotated queries and keys.
         Stage::XqRopeNorm,
         Stage::XkRopeNorm,

@@ -340,14 +340,7 @@ fn is_residual(stage: Stage) -> bool {
 /// Returns whether only a name can identify the stage if its values differ from the reference's: it is a copy of
 /// another stage (caches, keys, values), or its values resemble no other stage's (RoPE's tables, the mask, scales).
 pub(super) fn needs_name(stage: Stage) -> bool {
-    matches!(
-        stage,
-        Stage::RopeCos
-            | Stage::RopeSin
-            | Stage::Mask
-            | Stage::CacheK
-            | Stage::CacheV
-            | Stage::Keys
-            | Stage::Values
-    ) || stage.is_scale()
+    matches!(stage, Stage::Mask | Stage::CacheK | Stage::CacheV | Stage::Keys | Stage::Values)
+        || stage.is_rope_table()
+        || stage.is_scale()
 }

@@ -76,7 +76,7 @@ pub fn with(model: &Model, list: Vec<Edit>, reading: &Reading<'_>) -> Result<Mod
     if list.is_empty() {
         return Ok(model.clone());
     }
-    let edits = Edits::new(list);
+    let edits = Edits::new(list).in_model(&model.sizes());
     edits.check(&model.card(), reading.passes)?;
     let given = given(model, &edits, reading)?;
     Ok(model.with_edits(edits.with(given)))

@@ -65,7 +65,8 @@ impl About {
 
     /// The stages with statistics; `None` if a name is not a stage.
     pub fn stages(&self) -> Option<Vec<Stage>> {
-        self.stages.iter().map(|name| Stage::from_name(name)).collect()
+        let sizes = self.card.sizes();
+        self.stages.iter().map(|name| Some(Stage::from_name(name)?.in_model(&sizes))).collect()
     }
 
     /// The metadata of the file.

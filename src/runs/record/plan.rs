@@ -94,7 +94,11 @@ fn rank(stage: Stage) -> usize {
         Stage::FfnNorm,
     ];
     let derived = if stage.info().derived_from.is_some() { 1000 } else { 0 };
-    derived + ORDER.iter().position(|other| *other == stage).unwrap_or(ORDER.len() + stage as usize)
+    derived
+        + ORDER
+            .iter()
+            .position(|other| *other == stage.first_of_name())
+            .unwrap_or(ORDER.len() + stage as usize)
 }
 
 fn dtype(stage: Stage) -> Dtype {

@@ -2,7 +2,7 @@
 //! whole layout is computed from the inputs in the table of stages.
 
 use llama_trace_core::trace::stage::{Input, Op, Section};
-use llama_trace_core::trace::{PassDims, Sizes, Stage};
+use llama_trace_core::trace::{PassDims, Site, Sizes, Stage};
 
 /// The content of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +43,11 @@ fn adds(stage: Stage) -> bool {
 }
 
 impl Diagram {
-    /// The stages of a layer in pass `dims`.
-    pub(super) fn layer(sizes: &Sizes, dims: PassDims) -> Self {
-        let stages: Vec<(Stage, Vec<Input>)> =
-            here(Section::Layer, sizes, dims).map(|stage| (stage, stage.inputs(sizes, dims))).collect();
+    /// The stages of `layer` in pass `dims`.
+    pub(super) fn layer(sizes: &Sizes, dims: PassDims, layer: usize) -> Self {
+        let stages: Vec<(Stage, Vec<Input>)> = here(Section::Layer, sizes, dims, Some(layer))
+            .map(|stage| (stage, Site::layer(dims.pass, layer, stage).inputs(sizes, dims)))
+            .collect();
         let readers = |stage: Stage| {
             stages
                 .iter()
@@ -79,7 +80,7 @@ impl Diagram {
     /// The stages of pass `dims` outside of the layers, and each layer as one box.
     pub(super) fn pass(sizes: &Sizes, dims: PassDims) -> Self {
         let mut diagram = Self::default();
-        for stage in here(Section::Start, sizes, dims) {
+        for stage in here(Section::Start, sizes, dims, None) {
             let reads = diagram.numbers(&stage.inputs(sizes, dims));
             let row = reads.iter().map(|&read| diagram.below(read, false)).max().unwrap_or(0);
             // The stream begins with the embedding of the tokens.
@@ -87,23 +88,23 @@ impl Diagram {
             let lane = if stream || diagram.spots.is_empty() { 0 } else { 1 };
             diagram.place(Node::Stage(stage), reads, stream, (row, lane));
         }
-        let mut outside: Vec<usize> = Vec::new();
-        for stage in here(Section::Layer, sizes, dims) {
-            let inputs = stage.inputs(sizes, dims);
-            outside.extend(inputs.iter().filter_map(|input| match input {
-                Input::Stage(stage) => diagram.number(Node::Stage(*stage)),
-                _ => None,
-            }));
-        }
-        outside.sort_unstable();
-        outside.dedup();
         for layer in 0..sizes.layers {
+            let mut outside: Vec<usize> = Vec::new();
+            for stage in here(Section::Layer, sizes, dims, Some(layer)) {
+                let inputs = Site::layer(dims.pass, layer, stage).inputs(sizes, dims);
+                outside.extend(inputs.iter().filter_map(|input| match input {
+                    Input::Stage(stage) => diagram.number(Node::Stage(*stage)),
+                    _ => None,
+                }));
+            }
+            outside.sort_unstable();
+            outside.dedup();
             let before = diagram.spots.iter().rposition(|spot| spot.stream);
             let reads: Vec<usize> = before.into_iter().chain(outside.iter().copied()).collect();
             let row = reads.iter().map(|&read| diagram.below(read, false)).max().unwrap_or(0);
             diagram.place(Node::Layer(layer), reads, true, (row, 0));
         }
-        for stage in here(Section::End, sizes, dims).chain(here(Section::Sampler, sizes, dims)) {
+        for stage in here(Section::End, sizes, dims, None).chain(here(Section::Sampler, sizes, dims, None)) {
             let reads = diagram.numbers(&stage.inputs(sizes, dims));
             let row = reads.iter().map(|&read| diagram.below(read, false)).max().unwrap_or(0);
             diagram.place(Node::Stage(stage), reads, false, (row, 0));
@@ -177,10 +178,15 @@ impl Diagram {
     }
 }
 
-/// The stages of a section in a pass, in order.
-fn here(section: Section, sizes: &Sizes, dims: PassDims) -> impl Iterator<Item = Stage> + '_ {
+/// The stages of a section in a pass, in order; of `layer`, if the section is that of the layers.
+fn here(
+    section: Section,
+    sizes: &Sizes,
+    dims: PassDims,
+    layer: Option<usize>,
+) -> impl Iterator<Item = Stage> + '_ {
     let all = Stage::ALL.iter().copied();
-    all.filter(move |stage| stage.info().section == section && stage.present(sizes, dims))
+    all.filter(move |stage| stage.info().section == section && stage.present_in(sizes, dims, layer))
 }
 
 #[cfg(test)]
@@ -200,7 +206,7 @@ mod tests {
         for sizes in models() {
             for (pass, start, tokens) in [(0, 0, 4), (1, 4, 1)] {
                 let dims = PassDims { pass, start, tokens, ..PassDims::default() };
-                check(&Diagram::layer(&sizes, dims), &sizes, dims, Section::Layer);
+                check(&Diagram::layer(&sizes, dims, 0), &sizes, dims, Section::Layer);
                 check(&Diagram::pass(&sizes, dims), &sizes, dims, Section::Start);
             }
         }

@@ -43,7 +43,7 @@ struct Drawn {
 
 impl Drawn {
     fn layer(app: &App) -> Self {
-        let diagram = Diagram::layer(&app.outline().card.sizes(), app.dims());
+        let diagram = Diagram::layer(&app.outline().card.sizes(), app.dims(), app.place().layer.unwrap_or(0));
         Self::new(diagram, Node::Stage(app.place().step.stage()))
     }
 
@@ -234,7 +234,7 @@ fn values_of(step: Step) -> &'static str {
 fn reads(app: &App) -> String {
     let (place, card) = (app.place(), &app.outline().card);
     let stage = place.step.stage();
-    let inputs = stage.inputs(&card.sizes(), app.dims()).into_iter().map(|input| match input {
+    let inputs = place.site().inputs(&card.sizes(), app.dims()).into_iter().map(|input| match input {
         Input::Stage(stage) => stage.name().to_owned(),
         Input::LayerInput => {
             let before = place.site().layer_input();
@@ -410,7 +410,8 @@ impl View for Pass {
             return Some((place, values_of(place.step)));
         }
         // The box of a layer leads to its first stage.
-        let first = app.walk().layer.first().copied().unwrap_or(place.step);
+        let walk = app.walk();
+        let first = walk.layer(place.layer.unwrap_or(0)).first().copied().unwrap_or(place.step);
         let step = if place.step == Step::Stage(Stage::FfnResidual) { first } else { place.step };
         Some((Place { step, ..place }, Flow.name()))
     }

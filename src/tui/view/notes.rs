@@ -87,9 +87,9 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
     };
     out.lines
         .push(Line::from(vec![Span::styled(step.name(), theme.strong()), Span::styled(kind, theme.dim())]));
-    out.text(0, &card.formula(step, app.dims()), theme.code());
+    out.text(0, &card.formula(step, app.dims(), app.place().layer), theme.code());
     out.gap();
-    out.text(0, &card.fill(step.purpose(), app.dims()), Style::new());
+    out.text(0, &card.fill(step.purpose(), app.dims(), app.place().layer), Style::new());
     out.gap();
     shapes(app, &mut out);
     if let Step::Stage(stage) = step {
@@ -166,7 +166,7 @@ fn shapes(app: &App, out: &mut Writer) {
             out.named("out", theme.dim(), &format!("{view} {}", axes(app, view.axes())));
         }
         Step::Stage(stage) => {
-            for input in stage.inputs(&app.outline().card.sizes(), app.dims()) {
+            for input in app.place().site().inputs(&app.outline().card.sizes(), app.dims()) {
                 let text = match input {
                     Input::Stage(input) => format!("{input} {}", axes(app, input.axes())),
                     Input::LayerInput => layer_input(app),
@@ -209,11 +209,9 @@ fn facts(app: &App, stage: Stage, out: &mut Writer) {
         out.named("g", dim, &text);
     }
     match stage {
-        Stage::RopeCos | Stage::RopeSin => {
-            out.named("scaling", dim, &card.config.rope_scaling.to_string());
-        }
-        Stage::LocalRopeCos | Stage::LocalRopeSin => {
-            out.named("scaling", dim, &card.config.rope(1).scaling.to_string());
+        _ if stage.is_rope_table() => {
+            let rope = app.place().layer.and_then(|layer| card.config.rope_of(layer)).unwrap_or(0);
+            out.named("scaling", dim, &card.config.rope(rope).scaling.to_string());
         }
         Stage::XqRope | Stage::XkRope => {
             let text = format!(

@@ -41,7 +41,7 @@ fn entries(app: &App) -> Vec<Entry> {
             entries.push(Entry::Layer(layer));
             if here.layer == Some(layer) {
                 let within = |step: &Step| Entry::Step(walk.place(Some(layer), *step));
-                entries.extend(walk.layer.iter().map(within));
+                entries.extend(walk.layer(layer).iter().map(within));
             }
         }
         entries.extend(walk.end.iter().map(once));
@@ -65,8 +65,8 @@ pub fn place_at(app: &App, area: Rect, y: u16) -> Option<Place> {
         Entry::Pass(pass) => Some(Walk::new(app.outline(), pass).same(here)),
         Entry::Layer(layer) => {
             let walk = app.walk();
-            let step = if here.layer.is_some() { here.step } else { *walk.layer.first()? };
-            Some(Place { layer: Some(layer), step, ..here })
+            let step = if here.layer.is_some() { here.step } else { *walk.layer(layer).first()? };
+            Some(walk.same(Place { layer: Some(layer), step, ..here }))
         }
     }
 }

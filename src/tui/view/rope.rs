@@ -46,18 +46,12 @@ pub struct Rope;
 
 /// Returns whether `step` is one of the tables.
 fn is_table(step: Step) -> bool {
-    use Stage::{LocalRopeCos, LocalRopeSin, RopeCos, RopeSin};
-    [RopeCos, RopeSin, LocalRopeCos, LocalRopeSin].map(Step::Stage).contains(&step)
+    matches!(step, Step::Stage(stage) if stage.is_rope_table())
 }
 
-/// The tables of cosines and sines: the model's, or those of the layers with a window.
+/// The tables of cosines and sines: the model's, or those of the layer.
 fn tables(app: &App) -> [Stage; 2] {
-    let place = app.place();
-    let is_local = matches!(place.step, Step::Stage(Stage::LocalRopeCos | Stage::LocalRopeSin));
-    match is_local || app.outline().card.sizes().has_local_rope(place.layer) {
-        true => [Stage::LocalRopeCos, Stage::LocalRopeSin],
-        false => [Stage::RopeCos, Stage::RopeSin],
-    }
+    [Stage::RopeCos, Stage::RopeSin].map(|stage| stage.in_model(&app.outline().card.sizes()))
 }
 
 /// Input and output stage of the rotation, for queries or for keys.
@@ -67,7 +61,12 @@ fn turned(app: &App) -> Option<(Stage, Stage)> {
         Step::Stage(Stage::Xk | Stage::XkNorm | Stage::XkRope) => Stage::XkRope,
         _ => return None,
     };
-    let inputs = after.inputs(&app.outline().card.sizes(), app.dims());
+    // A layer without RoPE rotates nothing.
+    let site = site(app, after);
+    let inputs = match site.present(&app.outline().card.sizes(), app.dims()) {
+        true => site.inputs(&app.outline().card.sizes(), app.dims()),
+        false => return None,
+    };
     inputs.into_iter().find_map(|input| match input {
         Input::Stage(before) if before.axes() == after.axes() => Some((before, after)),
         _ => None,

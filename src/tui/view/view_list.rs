@@ -62,7 +62,7 @@ pub(crate) fn click(app: &App, x: u16, y: u16) -> Clicked {
 /// The steps of this pass that `view` can show: "probs, nucleus".
 fn steps(app: &App, view: &dyn View) -> String {
     let walk = app.walk();
-    let steps = walk.start.iter().chain(&walk.layer).chain(&walk.end).filter(|&&step| view.fits(step));
+    let steps = walk.start.iter().chain(walk.of_layers()).chain(&walk.end).filter(|&&step| view.fits(step));
     steps.map(|step| step.name()).collect::<Vec<_>>().join(", ")
 }
 

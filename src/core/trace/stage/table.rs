@@ -92,25 +92,15 @@ stages! {
         purpose "Each id becomes a learned vector, the start of its residual stream."
         aliases "model.embed_tokens" "hook_embed" "embd / inp_embd" "inputTensor"
     RopeCos "rope_cos" Start [Token, Pair] RopeTable from [Positions] with []
-        unit Cosine, rounded Result, runs Derived;
+        unit Cosine, rounded Result, runs Derived, only SharedRope;
         formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{R}))   i = 0 … {half} − 1{scaled}"
         purpose "The cosine of the angle by which each pair of components is rotated at each position. The first pairs rotate fast, the last slowly."
         aliases "model.rotary_emb output 0" "" "" ""
     RopeSin "rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
-        unit Sine, rounded Result, runs Alone;
+        unit Sine, rounded Result, runs Alone, only SharedRope;
         formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{R}))   i = 0 … {half} − 1{scaled}"
         purpose "The sines of the same angles as in rope_cos."
         aliases "model.rotary_emb output 1" "" "" ""
-    LocalRopeCos "local_rope_cos" Start [Token, Pair] RopeTable from [Positions] with []
-        unit Cosine, rounded Result, runs Derived, only LocalRope;
-        formula "local_rope_cos[t, i] = cos(({start} + t) · {local_theta}^(−2i/{R}))   i = 0 … {half} − 1{local_scaled}"
-        purpose "The cosines for the layers with a window, which have a θ or a scaling of their own."
-        aliases "model.rotary_emb output 0 (sliding_attention)" "" "" ""
-    LocalRopeSin "local_rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
-        unit Sine, rounded Result, runs Alone, only LocalRope;
-        formula "local_rope_sin[t, i] = sin(({start} + t) · {local_theta}^(−2i/{R}))   i = 0 … {half} − 1{local_scaled}"
-        purpose "The sines of the same angles as in local_rope_cos."
-        aliases "model.rotary_emb output 1 (sliding_attention)" "" "" ""
     Mask "mask" Start [Token, Key] Mask from [Positions] with []
         unit Hiding, rounded Never, runs Derived, derived from [], only Hiding;
         formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
@@ -163,6 +153,16 @@ stages! {
         formula "xk_norm[t, g, c] = xk[t, g, c] / √(Σ xk[t, {kv_row}, :]² / {k_row} + {eps}) · k_norm[{k_at}]"
         purpose "Does for the keys what xq_norm does for the queries, with a weight of its own."
         aliases "self_attn.k_norm" "attn.k_norm.hook_normalized × weight" "Kcur_normed-L" ""
+    LayerRopeCos "rope_cos" Layer [Token, Pair] RopeTable from [Positions] with []
+        unit Cosine, rounded Result, runs Derived, only LayerRope;
+        formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{R}))   i = 0 … {half} − 1{scaled}"
+        purpose "The cosine of the angle by which each pair of components is rotated at each position. The layers with a window have a θ or a scaling of their own, so each layer has its table."
+        aliases "model.rotary_emb output 0" "" "" ""
+    LayerRopeSin "rope_sin" Layer [Token, Pair] RopeTable from [Positions] with []
+        unit Sine, rounded Result, runs Alone, only LayerRope;
+        formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{R}))   i = 0 … {half} − 1{scaled}"
+        purpose "The sines of the same angles as in rope_cos."
+        aliases "model.rotary_emb output 1" "" "" ""
     XqRope "xq_rope" Layer [Token, Head, HeadDim] Rope from [of(Stage::XqNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
         unit Plain, rounded ProductsAndSum, runs Alone, only Rope else XqNorm;
@@ -175,21 +175,21 @@ stages! {
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t{rest}"
         purpose "Keys rotated by their position. The cache keeps them rotated, so this is done once for each token."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_k" "Kcur-L (after RoPE)" "xk"
-    XqRopeNorm "xq_rope_norm" Layer [Token, Head, HeadDim] RmsNorm from [of(Stage::XqRope)]
+    XqRopeNorm "xq_norm" Layer [Token, Head, HeadDim] RmsNorm from [of(Stage::XqRope)]
         with [if_has("q_norm", &[A::HeadDim], When::HeadWeight), if_has("q_norm", &[A::HeadsMerged], When::HeadsWeight)]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNormLast else XqRope;
-        formula "xq_rope_norm[t, h, c] = xq_rope[t, h, c] / √(Σ xq_rope[t, h, :]² / {C} + {eps}) · q_norm[c]"
+        formula "xq_norm[t, h, c] = xq_rope[t, h, c] / √(Σ xq_rope[t, h, :]² / {C} + {eps}) · q_norm[c]"
         purpose "Divides every head's query by its root mean square after the rotation."
         aliases "self_attn.query_layernorm" "" "" ""
-    XkRopeNorm "xk_rope_norm" Layer [Token, KvHead, HeadDim] RmsNorm from [of(Stage::XkRope)]
+    XkRopeNorm "xk_norm" Layer [Token, KvHead, HeadDim] RmsNorm from [of(Stage::XkRope)]
         with [if_has("k_norm", &[A::HeadDim], When::HeadWeight), if_has("k_norm", &[A::KvHeadsMerged], When::HeadsWeight)]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNormLast else XkRope;
-        formula "xk_rope_norm[t, g, c] = xk_rope[t, g, c] / √(Σ xk_rope[t, g, :]² / {C} + {eps}) · k_norm[c]"
-        purpose "Does for the keys what xq_rope_norm does for the queries."
+        formula "xk_norm[t, g, c] = xk_rope[t, g, c] / √(Σ xk_rope[t, g, :]² / {C} + {eps}) · k_norm[c]"
+        purpose "Does for the keys what xq_norm does for the queries."
         aliases "self_attn.key_layernorm" "" "" ""
     CacheK "cache_k" Layer [Key, KvHead, HeadDim] Cache from [of(Stage::XkRopeNorm)] with []
         unit Plain, rounded Never, runs Alone;
-        formula "cache_k[{start} + t, g, c] = xk_rope[t, g, c]; the {start} rows before are from earlier passes"
+        formula "cache_k[{start} + t, g, c] = {keys}[t, g, c]; the {start} rows before are from earlier passes"
         purpose "All keys so far. A decode pass adds one row instead of computing the whole prompt again."
         aliases "past_key_values" "" "cache_k_lL" "CacheK"
     CacheV "cache_v" Layer [Key, KvHead, HeadDim] Cache from [of(Stage::Xv)] with []
@@ -209,7 +209,7 @@ stages! {
         aliases "(repeat_kv)" "" "" "values"
     Qk "qk" Layer [Head, Token, Key] QueryKey from [of(Stage::XqRopeNorm), of(Stage::Keys)] with []
         unit Dot, rounded Result, runs Derived, derived from [of(Stage::XqRopeNorm), of(Stage::CacheK)];
-        formula "qk[h, t, k] = Σ_c xq_rope[t, h, c] · keys[k, h, c]   ({C} terms)"
+        formula "qk[h, t, k] = Σ_c {queries}[t, h, c] · keys[k, h, c]   ({C} terms)"
         purpose "How well each query matches each key, head by head, as a raw dot product."
         aliases "" "" "kq-L" "xqMatMulKeys"
     Scores "scores" Layer [Head, Token, Key] Scale from [of(Stage::Qk)] with []

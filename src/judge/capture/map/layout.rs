@@ -166,7 +166,7 @@ impl Layout {
             values = one_of(values, 0, one)?;
         }
         // All sequences of a batch may share these stages.
-        let shared = matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
+        let shared = site.stage.is_rope_table() || site.stage == Stage::Mask;
         if one > 0 && !has_batch && !shared {
             return Err(format!("it has no batch axis, but capture.toml has batch = {one}"));
         }

@@ -16,7 +16,7 @@ fn table(o: &Operands, position: impl Fn(usize) -> f64, frequency: fn(f64, f64, 
     let (c, theta) = (o.sizes.head_dim as f64, f64::from(o.config.rope_theta));
     o.cells(|at| {
         let angle = position(at[0]) * frequency(at[1] as f64, c, theta);
-        if o.site.stage == Stage::RopeSin { angle.sin() } else { angle.cos() }
+        if o.site.stage.first_of_name() == Stage::RopeSin { angle.sin() } else { angle.cos() }
     })
 }
 
@@ -95,7 +95,7 @@ pub(super) const ROWS: &[Row] = &[
         let c = o.sizes.head_dim as f64;
         Some(o.cells(|at| {
             let angle = (o.dims.start + at[0]) as f64 * plain(at[1] as f64, c, theta);
-            if o.site.stage == Stage::RopeSin { angle.sin() } else { angle.cos() }
+            if o.site.stage.first_of_name() == Stage::RopeSin { angle.sin() } else { angle.cos() }
         }))
     }),
     Row("position_offset", "counted backwards", TABLE, |o| {
@@ -108,7 +108,7 @@ pub(super) const ROWS: &[Row] = &[
         let c = o.sizes.head_dim as f64;
         Some(o.cells(|at| {
             let angle = (o.dims.start + at[0]) as f64 * plain(at[1] as f64, c, o.config.rope_theta.into());
-            if o.site.stage == Stage::RopeSin { angle.cos() } else { angle.sin() }
+            if o.site.stage.first_of_name() == Stage::RopeSin { angle.cos() } else { angle.sin() }
         }))
     }),
     Row("cos_sin_swapped", "", ROPE, |o| turned(o, own, |a, b, cos, sin| rotate(a, b, sin, cos))),

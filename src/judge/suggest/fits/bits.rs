@@ -144,23 +144,18 @@ fn name(kinds: &[[bool; 2]]) -> Option<&'static str> {
 
 /// Returns whether some 16-bit runs round this stage, and others compute it in float32.
 fn may_be_rounded(stage: Stage) -> bool {
-    matches!(
-        stage,
-        Stage::Embedding
-            | Stage::RopeCos
-            | Stage::RopeSin
-            | Stage::Qk
-            | Stage::Scores
-            | Stage::MaskedScores
-            | Stage::Softmax
-    )
+    stage.is_rope_table()
+        || matches!(
+            stage,
+            Stage::Embedding | Stage::Qk | Stage::Scores | Stage::MaskedScores | Stage::Softmax
+        )
 }
 
 /// Returns whether every 16-bit run rounds this stage, and no float32 run does. Embeddings have the bits of their
 /// table, RoPE's angles and probabilities are often float32, and a cache may have its own type.
 fn is_rounded(stage: Stage) -> bool {
     matches!(
-        stage,
+        stage.first_of_name(),
         Stage::AttnNorm
             | Stage::Xq
             | Stage::Xk

@@ -63,7 +63,7 @@ impl Fits<'_> {
             );
         }
         if matches!(
-            stage,
+            stage.first_of_name(),
             Stage::Xq | Stage::Xk | Stage::XqNorm | Stage::XkNorm | Stage::XqRope | Stage::XkRope
         ) {
             let plain = readings.clone();

@@ -211,7 +211,7 @@ impl Reader {
     fn edited_attention(&mut self, edits: &Edits, site: Site) -> Result<Vec<f32>> {
         let (dims, sizes) = (self.dims(site)?, self.sizes());
         let layer = site.layer.unwrap_or(0);
-        let stages = [sizes.queries(layer), Stage::CacheK, Stage::CacheV];
+        let stages = [sizes.attended(layer)[0], Stage::CacheK, Stage::CacheV];
         let [q, keys, values] = stages.map(|stage| site.other(stage));
         let (q, keys, values) = (self.frame(q)?, self.frame(keys)?, self.frame(values)?);
         let precision = self.trace.card().precision;

@@ -248,6 +248,7 @@ fn yarn_longrope_and_dynamic_are_read_as_by_transformers() {
     let dynamic = json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}});
     let expected = RopeScaling::Dynamic { factor: 2.0, original_context: 2048 };
     assert_eq!(with(&dynamic).unwrap().rope_scaling, expected);
+    assert_eq!(with(&dynamic).unwrap().context, 4096, "the scaling is for texts of this length");
     assert_eq!(six("hunyuan_v1_dense", &dynamic).unwrap().rope_scaling, expected);
     // Hunyuan's alpha is another θ, whatever the length of the text.
     let alpha = json!({"rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0}});

@@ -1,0 +1,110 @@
+//! Features of the CUDA device that the user has switched off or on. A feature is switched off to avoid a driver's
+//! fault, or to find the faulty feature. A feature is off by default if no GPU has run it yet.
+
+use llama_trace_core::error::{Error, Result};
+use llama_trace_kernels::driver::Untried;
+
+/// The environment variables that list the disabled features, and the untried features to use: some of the words below,
+/// separated by commas.
+pub(super) const DISABLED: &str = "LLAMA_TRACE_CUDA_WITHOUT";
+pub(super) const UNTRIED: &str = "LLAMA_TRACE_CUDA_WITH";
+
+/// Calls `set` for each word in the environment variable `variable`. `set` returns false for an unknown word.
+fn each_word(variable: &str, words: &str, known: &str, mut set: impl FnMut(&str) -> bool) -> Result<()> {
+    for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        if !set(word) {
+            return Err(Error::usage(format!("{variable} has an unknown word"))
+                .expected(format!("one or more of {known}, separated by commas"))
+                .found(format!("`{word}`"))
+                .next("correct the word, or unset the variable"));
+        }
+    }
+    Ok(())
+}
+
+fn value_of(variable: &str) -> String {
+    std::env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Reads the untried features to use from the environment variable.
+///
+/// # Errors
+/// [`Error::Usage`] for an unknown word.
+pub(super) fn untried_of_environment() -> Result<Untried> {
+    untried_of(&value_of(UNTRIED))
+}
+
+fn untried_of(words: &str) -> Result<Untried> {
+    let mut all = Untried::default();
+    each_word(UNTRIED, words, "coalesced and wide", |word| {
+        match word {
+            "coalesced" => all.coalesced = true,
+            "wide" => all.wide = true,
+            _ => return false,
+        }
+        true
+    })?;
+    Ok(all)
+}
+
+/// The features that are switched off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DisabledFeatures {
+    /// `early`: a kernel may start before the previous kernel has ended.
+    pub(super) early: bool,
+    /// `graphs`: a pass is launched as one graph.
+    pub(super) graphs: bool,
+    /// `split`: attention in float32 uses tensor cores. Each operand is split into two float16 values.
+    pub(super) split: bool,
+    /// `streams`: integer products copy their weights to shared memory first.
+    pub(super) streams: bool,
+    /// `wgmma`: products use warpgroups (four warps together).
+    pub(super) wgmma: bool,
+}
+
+impl DisabledFeatures {
+    /// Reads the environment variable.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for an unknown word.
+    pub(super) fn of_environment() -> Result<Self> {
+        Self::of(&value_of(DISABLED))
+    }
+
+    fn of(words: &str) -> Result<Self> {
+        let mut all = Self::default();
+        each_word(DISABLED, words, "early, graphs, split, streams and wgmma", |word| {
+            match word {
+                "early" => all.early = true,
+                "graphs" => all.graphs = true,
+                "split" => all.split = true,
+                "streams" => all.streams = true,
+                "wgmma" => all.wgmma = true,
+                _ => return false,
+            }
+            true
+        })?;
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_taken_and_others_are_refused() {
+        assert_eq!(DisabledFeatures::of("").unwrap(), DisabledFeatures::default());
+        let some = DisabledFeatures { early: true, split: true, wgmma: true, ..DisabledFeatures::default() };
+        assert_eq!(DisabledFeatures::of("early, wgmma,split").unwrap(), some);
+        let error = DisabledFeatures::of("graphs,pdl").unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("`pdl`"), "{error}");
+        assert_eq!(untried_of(" ,").unwrap(), Untried::default());
+        assert_eq!(untried_of("wide").unwrap(), Untried { wide: true, coalesced: false });
+        assert_eq!(untried_of("wide, coalesced").unwrap(), Untried { wide: true, coalesced: true });
+        let error = untried_of("wgmma").unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("LLAMA_TRACE_CUDA_WITH has an unknown word"), "{error}");
+    }
+}
