@@ -63,6 +63,15 @@ fn every_number_of_a_family_is_explained_by_what_the_run_recorded() {
             let told = desk.app.explanation();
             let Some(Ok(explanation)) = told else { panic!("{family}: {}: {told:?}", place.path()) };
             let value = f64::from(explanation.value as f32);
+            for split in explanation
+                .splits
+                .iter()
+                .filter(|split| split.by.contains("RoPE") || split.by.contains("position"))
+            {
+                let sum: f64 = split.parts.iter().map(|(_, part)| part).sum();
+                let near = (sum - value).abs() <= 1e-4 * value.abs().max(1.0);
+                assert!(near, "{family}: {}: {} is {sum}, not {value}", place.path(), split.by);
+            }
             if let Some(result) = explanation.result {
                 let near = (result - value).abs() <= 1e-5 * value.abs().max(1e-2);
                 assert!(near || result == value, "{family}: {}: {result}, {value}", place.path());
@@ -76,7 +85,7 @@ fn the_neurons_have_the_stages_of_their_family() {
     for (family, size) in [("apertus", (80, 24)), ("arcee", (120, 40))] {
         let desk = desk(family, "p0/L0/ffn_act", size).choose_view("neurons");
         desk.shows("unit       up      act");
-        desk.hides("gate ");
+        desk.hides("unit     gate");
     }
     let gemma = desk("gemma2", "p0/L1/ffn_hidden", (120, 40)).choose_view("neurons");
     gemma.shows("unit     gate       up      act   hidden");
