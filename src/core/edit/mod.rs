@@ -151,7 +151,7 @@ impl Edit {
                 *step = step.in_model(sizes, source.address.layer);
             }
         };
-        let is_off = Self::switched_off(&self.text).is_some();
+        let is_off = self.switched_off().is_some();
         for part in &mut self.parts {
             part.place.stage = match part.place.stage {
                 // Without a gate, the neurons are another stage.
