@@ -16,6 +16,8 @@ mod derivations;
 mod desk;
 #[path = "tui/edits.rs"]
 mod edits;
+#[path = "tui/families.rs"]
+mod families;
 #[path = "tui/figures.rs"]
 mod figures;
 #[path = "tui/flow.rs"]

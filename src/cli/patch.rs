@@ -96,7 +96,8 @@ fn measured(args: &PatchArgs) -> Result<Report> {
     let model = with_edits(args, &model, tokenizer.as_ref(), &prompts)?;
     edits::report(&model, tokenizer.as_deref(), prompts.first(), None)?;
 
-    let stage = |part: &PatchPart| part.map().map_or(Stage::FfnHidden, PatchMap::stage);
+    let neurons = model.sizes().neurons();
+    let stage = |part: &PatchPart| part.map().map_or(neurons, PatchMap::stage);
     let stages: Vec<Stage> = args.parts.iter().map(stage).collect();
     let [clean, corrupted] = &prompts;
     let mut patcher = Patcher::new(&model, &corrupted.ids, Some(&clean.ids), &stages)?;
@@ -116,7 +117,7 @@ fn measured(args: &PatchArgs) -> Result<Report> {
         }
         let effects = match part.map() {
             None => {
-                let mut effects: Vec<_> = (patcher.direct(Stage::FfnHidden, ids)?.into_iter())
+                let mut effects: Vec<_> = (patcher.direct(neurons, ids)?.into_iter())
                     .map(|(place, direct)| Effect { place, value: f64::NAN, direct: Some(direct) })
                     .collect();
                 let strength = |effect: &Effect| effect.direct.map_or(0.0, f64::abs);

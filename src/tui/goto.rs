@@ -363,9 +363,7 @@ fn step_of(app: &App, number: &str) -> Result<Target, String> {
 /// it is the current one; a missing index is 0.
 pub(super) fn row_of(app: &App, address: &Address, weight: Weight) -> Result<(Place, Address), String> {
     let (card, dims) = (&app.outline.card, app.dims());
-    if !weight.present(card) {
-        return Err(no_screen(card, weight));
-    }
+    let weight = weight.in_model(card).ok_or_else(|| no_screen(card, weight))?;
     let sizes = card.sizes();
     let layer = match (weight.in_layer(), address.layer) {
         (true, layer) => Some(layer.or(app.place.layer).unwrap_or(0)),
@@ -484,8 +482,8 @@ pub(super) fn no_sequence(outline: &Outline, sequence: usize) -> String {
 
 /// The error for a weight, which has no screen of its own.
 fn no_screen(card: &ModelCard, weight: Weight) -> String {
-    let by = weight.read_by();
-    if weight.present(card) {
+    if let Some(weight) = weight.in_model(card) {
+        let by = weight.read_by();
         let letters = weight.letters().into_iter().map(|letter| format!("{letter}=0"));
         let (layer, index) =
             (if weight.in_layer() { "L0/" } else { "" }, letters.collect::<Vec<_>>().join(","));

@@ -25,7 +25,7 @@ pub(super) fn clean_in(app: &App, line: &str) -> Option<CleanPrompt> {
 
 /// The logits of the prompt, which have the map.
 pub(super) fn logits_of_prompt(app: &App) -> Place {
-    Walk::new(&app.outline, 0).place(None, Step::Stage(Stage::Logits))
+    Walk::new(&app.outline, 0).place(None, Step::Stage(app.outline.card.sizes().last_logits()))
 }
 
 impl App {

@@ -137,6 +137,8 @@ pub(super) fn of_modules(run: &Kept) -> Kept {
     let hidden = [
         Stage::RopeCos,
         Stage::RopeSin,
+        Stage::LayerRopeCos,
+        Stage::LayerRopeSin,
         Stage::Mask,
         Stage::XqRope,
         Stage::XkRope,

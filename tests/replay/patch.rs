@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::checkpoint;
 use llama_trace::generate::Session;
 use llama_trace::model::{Model, pass};
 use llama_trace::patch::{Measure, Metric, PatchMap, Patcher, Place};
@@ -9,31 +11,35 @@ use llama_trace::trace::patch::{PatchAt, PatchEffects, PatchEnds};
 use llama_trace::trace::{Answer, NoProbe, Query, Site, Source, Stage};
 use llama_trace_core::edit::{Edit, Edits, Given, Origin};
 
+use super::common::fixture;
 use super::{Live, MODELS, ask, model, models_in, record, sampler, start};
 
 const CLEAN: [u32; 6] = [1, 5, 9, 3, 7, 2];
 const CORRUPTED: [u32; 6] = [1, 5, 4, 3, 8, 2];
 
-const STAGES: [Stage; 6] = [
-    Stage::Embedding,
-    Stage::FfnResidual,
-    Stage::AttnOutput,
-    Stage::FfnDown,
-    Stage::AttnHeads,
-    Stage::FfnHidden,
-];
+/// The stages that can be patched.
+fn stages(model: &Model) -> [Stage; 6] {
+    [
+        Stage::Embedding,
+        Stage::FfnResidual,
+        Stage::AttnOutput,
+        Stage::FfnDown,
+        Stage::AttnHeads,
+        model.sizes().neurons(),
+    ]
+}
 
 /// Every place with a token, every head, and some neurons.
 fn places(model: &Model) -> Vec<Place> {
     let sizes = model.sizes();
     let mut places = Vec::new();
-    for stage in STAGES {
+    for stage in stages(model) {
         let layers = if stage.in_layer() { sizes.layers } else { 1 };
         for layer in (0..layers).map(|layer| stage.in_layer().then_some(layer)) {
             let unit = |unit| Place { stage, layer, token: None, unit: Some(unit) };
             match stage {
                 Stage::AttnHeads => places.extend((0..sizes.heads).map(unit)),
-                Stage::FfnHidden => places.extend([0, sizes.hidden - 1].map(unit)),
+                Stage::FfnHidden | Stage::FfnAct => places.extend([0, sizes.hidden - 1].map(unit)),
                 _ => places.extend((0..CLEAN.len()).map(|token| Place {
                     stage,
                     layer,
@@ -99,7 +105,7 @@ fn a_patch_equals_the_edit_bit_for_bit_in_float32() {
     for (name, model) in models_in(&MODELS) {
         let (model, exact) = (model(), name.contains("F32"));
         let places = places(&model);
-        let mut patcher = Patcher::new(&model, &CORRUPTED, Some(&CLEAN), &STAGES).unwrap();
+        let mut patcher = Patcher::new(&model, &CORRUPTED, Some(&CLEAN), &stages(&model)).unwrap();
         let plain = edited(&model, Vec::new(), Given::default());
         assert_eq!(bits(patcher.logits()), bits(&plain), "{name}");
         let all = patched(&mut patcher, &places);
@@ -120,6 +126,25 @@ fn a_patch_equals_the_edit_bit_for_bit_in_float32() {
     }
 }
 
+/// The norm after attention, the parallel feed-forward network, the one without a gate, and the cap of the logits.
+#[test]
+fn a_patch_of_a_family_equals_the_edit() {
+    for name in ["gemma2", "olmo2", "cohere2", "apertus", "granite", "smollm3", "hunyuan"] {
+        let checkpoint = checkpoint::open(&fixture(&format!("families/{name}"))).unwrap();
+        let model = Model::load(&checkpoint, Cpu::default()).unwrap();
+        let places = places(&model);
+        let mut patcher = Patcher::new(&model, &CORRUPTED, Some(&CLEAN), &stages(&model)).unwrap();
+        let mut moved = 0;
+        for (place, logits) in places.iter().zip(patched(&mut patcher, &places)) {
+            let (edit, given) = edit_of(*place, &model);
+            let reference = edited(&model, vec![edit], given);
+            assert_eq!(bits(&logits), bits(&reference), "{name}: {}", place.address());
+            moved += usize::from(bits(&reference) != bits(patcher.logits()));
+        }
+        assert!(moved > 10, "{name}: the places matter");
+    }
+}
+
 #[test]
 fn a_patch_of_an_edited_run_equals_both_edits() {
     let model = model("gqa");
@@ -127,7 +152,7 @@ fn a_patch_of_an_edited_run_equals_both_edits() {
         let off = || Edit::without(part).unwrap();
         let less = model.with_edits(Edits::new(vec![off()]));
         let places = places(&model);
-        let mut patcher = Patcher::new(&less, &CORRUPTED, Some(&CLEAN), &STAGES).unwrap();
+        let mut patcher = Patcher::new(&less, &CORRUPTED, Some(&CLEAN), &stages(&less)).unwrap();
         for (place, logits) in places.iter().zip(patched(&mut patcher, &places)) {
             let (edit, given) = edit_of(*place, &less);
             let reference = edited(&model, vec![off(), edit], given);
@@ -141,7 +166,7 @@ fn without_a_donor_a_patch_switches_the_part_off() {
     let model = model("qwen3");
     let unit = |stage, unit| Place { stage, layer: Some(1), token: None, unit: Some(unit) };
     let places = [unit(Stage::AttnHeads, 2), unit(Stage::FfnHidden, 17)];
-    let mut patcher = Patcher::new(&model, &CORRUPTED, None, &STAGES).unwrap();
+    let mut patcher = Patcher::new(&model, &CORRUPTED, None, &stages(&model)).unwrap();
     for (part, logits) in ["L1/h2", "L1/n17"].iter().zip(patched(&mut patcher, &places)) {
         let reference = edited(&model, vec![Edit::without(part).unwrap()], Given::default());
         assert_eq!(bits(&logits), bits(&reference), "{part}");
@@ -197,9 +222,9 @@ fn the_direct_effect_of_a_neuron_of_the_last_layer_is_its_effect() {
 #[test]
 fn prompts_of_different_lengths_are_refused() {
     let model = model("gqa");
-    let error = Patcher::new(&model, &CORRUPTED, Some(&CLEAN[1..]), &STAGES).map(drop).unwrap_err();
+    let error = Patcher::new(&model, &CORRUPTED, Some(&CLEAN[1..]), &stages(&model)).map(drop).unwrap_err();
     assert!(error.to_string().contains("same number of tokens"), "{error}");
-    assert!(Patcher::new(&model, &[1, 99_999], Some(&[1, 2]), &STAGES).is_err());
+    assert!(Patcher::new(&model, &[1, 99_999], Some(&[1, 2]), &stages(&model)).is_err());
 }
 
 /// A map as a viewer gets it, and the number of its questions.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use half::bf16;
-use llama_trace::config::{Activation, ModelConfig, Placement, QkWidth, Rope};
+use llama_trace::config::{Activation, ModelConfig, Placement, Rope};
 use llama_trace::diff::{About, Found, Pass, Traced};
 use llama_trace::error::Result;
 use llama_trace::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
@@ -143,30 +143,46 @@ impl Port {
             self.keep(at(Stage::Xq), &q, &[t, heads, c]);
             self.keep(at(Stage::Xk), &k, &[t, kv_heads, c]);
             self.keep(at(Stage::Xv), &v, &[t, kv_heads, c]);
-            if self.config.qk_norm {
-                for (of, stage, p) in [(&mut q, Stage::XqNorm, "q"), (&mut k, Stage::XkNorm, "k")] {
-                    // The whole row, or each head by itself.
-                    let count = of[0].len() / c;
-                    let is_whole =
-                        self.config.qk_norm_form.width == QkWidth::Whole && !self.has("qk_norm_width");
-                    let width = if is_whole { count * c } else { c };
-                    let parts: Rows =
-                        of.iter().flat_map(|row| row.chunks(width).map(<[f32]>::to_vec)).collect();
-                    let normed = self.norm(&parts, &name(&format!("self_attn.{p}_norm.weight")));
-                    *of = normed.chunks(normed.len() / t).map(<[Vec<f32>]>::concat).collect();
-                    self.keep(at(stage), of, &[t, count, c]);
-                }
+            let late = self.config.qk_norm_form.after_rope;
+            let [norms_first, norms_last] =
+                [!late, late].map(|here| self.config.qk_norm && here != self.has("qk_norm_place"));
+            let names = match late {
+                true => ["query_layernorm", "key_layernorm"],
+                false => ["q_norm", "k_norm"],
+            }
+            .map(|norm| name(&format!("self_attn.{norm}.weight")));
+            if norms_first {
+                [q, k] = [self.norm_heads(&q, &names[0]), self.norm_heads(&k, &names[1])];
+            }
+            // A norm has the stage that the model has.
+            let keep_norms = |port: &mut Self, q: &Rows, k: &Rows| {
+                let stages = if late {
+                    [Stage::XqRopeNorm, Stage::XkRopeNorm]
+                } else {
+                    [Stage::XqNorm, Stage::XkNorm]
+                };
+                port.keep(at(stages[0]), q, &[t, heads, c]);
+                port.keep(at(stages[1]), k, &[t, kv_heads, c]);
+            };
+            if norms_first && !late {
+                keep_norms(&mut self, &q, &k);
             }
             let (cos, sin) = &tables[self.config.rope_of(layer).unwrap_or(0)];
             if tables.len() > 1 {
-                self.keep(at(Stage::RopeCos), cos, &[t, c / 2]);
-                self.keep(at(Stage::RopeSin), sin, &[t, c / 2]);
+                self.keep(at(Stage::LayerRopeCos), cos, &[t, c / 2]);
+                self.keep(at(Stage::LayerRopeSin), sin, &[t, c / 2]);
             }
             let turned = |x: Rows, not: &str| if self.has(not) { x } else { self.rope(&x, cos, sin) };
             if self.is_turned(layer) {
                 (q, k) = (turned(q, "rope_missing"), turned(k, "rope_missing:keys"));
                 self.keep(at(Stage::XqRope), &q, &[t, heads, c]);
                 self.keep(at(Stage::XkRope), &k, &[t, kv_heads, c]);
+            }
+            if norms_last {
+                [q, k] = [self.norm_heads(&q, &names[0]), self.norm_heads(&k, &names[1])];
+                if late {
+                    keep_norms(&mut self, &q, &k);
+                }
             }
             let kv = |h: usize| if self.has("kv_head_order") { h % kv_heads } else { h * kv_heads / heads };
             let cached = |x: Rows| -> Rows {

@@ -9,7 +9,7 @@ use crate::cli::input;
 use crate::cli::progress::Progress;
 use crate::cli::{AttributeArgs, EffectName, LogFormat, RankedPart, output};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::{Stage, TokenLabel};
+use llama_trace_core::trace::{Sizes, Stage, TokenLabel};
 use llama_trace_engine::patch::{Patcher, Place};
 
 /// A head or a neuron.
@@ -54,7 +54,8 @@ fn find(args: &AttributeArgs) -> Result<Found> {
             .found(t)
             .next("with --parts, the token is one of the prompt"));
     }
-    let stages: Vec<Stage> = args.parts.iter().map(|part| part.stage()).collect();
+    let sizes = run.model.sizes();
+    let stages: Vec<Stage> = args.parts.iter().map(|part| part.stage(&sizes)).collect();
     let ids = prompt.ids.get(..=t).unwrap_or_default();
     let mut patcher = Patcher::new(&run.model, ids, None, &stages)?;
     let compared = compared(args, patcher.logits())?;
@@ -152,10 +153,10 @@ fn print_json(found: &Found) -> std::io::Result<()> {
 
 impl RankedPart {
     /// The stage that has its values.
-    fn stage(self) -> Stage {
+    fn stage(self, sizes: &Sizes) -> Stage {
         match self {
             Self::Heads => Stage::AttnHeads,
-            Self::Neurons => Stage::FfnHidden,
+            Self::Neurons => sizes.neurons(),
         }
     }
 }

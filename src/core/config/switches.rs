@@ -149,6 +149,17 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Its formula for a value g. α₊ and α₋ are made of the two learned numbers of xIELU.
+    pub fn formula(self) -> &'static str {
+        match self {
+            Self::Silu => "g / (1 + e^−g)",
+            Self::GeluTanh => "g/2 · (1 + tanh(√(2/π) · (g + 0.044715 · g³)))",
+            Self::Gelu => "g/2 · (1 + erf(g / √2))",
+            Self::Relu2 => "max(g, 0)²",
+            Self::Xielu => "α₊ · g² + g/2 where g > 0, else α₋ · (e^g − 1 − g) + g/2",
+        }
+    }
+
     /// Its name, as transformers writes it.
     pub fn name(self) -> &'static str {
         match self {

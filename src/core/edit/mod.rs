@@ -151,8 +151,13 @@ impl Edit {
                 *step = step.in_model(sizes, source.address.layer);
             }
         };
+        let is_off = self.switched_off().is_some();
         for part in &mut self.parts {
-            part.place.stage = part.place.stage.in_model(sizes);
+            part.place.stage = match part.place.stage {
+                // Without a gate, the neurons are another stage.
+                Stage::FfnHidden if is_off => sizes.neurons(),
+                stage => stage.in_model(sizes),
+            };
             if let Operand::Cells { first, second, .. } = &mut part.operand {
                 resolve(first);
                 second.iter_mut().for_each(|second| resolve(&mut second.1));

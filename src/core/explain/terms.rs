@@ -345,7 +345,7 @@ impl<O: Operands> Explainer<'_, O> {
                 let (mut out, arithmetic) = ([0.0], self.arithmetic);
                 let silu = |x: &[f32], out: &mut [f32]| arithmetic.silu_all(x, out);
                 ops::activation::activate(activation, silu, learned, &[value], &mut out);
-                self.applied(constant(activation.name(), f64::from(out[0])), out[0]);
+                self.applied(constant(activation.formula(), f64::from(out[0])), out[0]);
                 self.result(out[0]);
             }
             Fold::Mask { x, seen } => {

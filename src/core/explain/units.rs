@@ -23,14 +23,17 @@ const TOGETHER: usize = 8;
 /// The units of a layer in the order of `at`.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such token or the site is not the `ffn_hidden` of a layer, and the errors of
+/// [`Error::Usage`] if there is no such token or the site is not the neurons of a layer, and the errors of
 /// `operands`, which must have the weights for [`UnitOrder::Effect`].
 pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> Result<Ranking> {
     let mut token = token(rules, (at.site, at.token), operands)?;
-    let hidden = token.row(at.site.layer, Stage::FfnHidden)?;
+    let hidden = token.row(at.site.layer, rules.sizes().neurons())?;
     let effects = match at.order {
         UnitOrder::Hidden => None,
-        UnitOrder::Effect => Some(token.effects(&hidden)?),
+        UnitOrder::Effect => {
+            has_effects(rules)?;
+            Some(token.effects(&hidden)?)
+        }
     };
     let strength = |unit: u32| match &effects {
         Some(effects) => effects.added[unit as usize].abs(),
@@ -47,9 +50,10 @@ pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> R
 /// The contribution of some units of a layer to the logits.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such token or unit, or the site is not the `ffn_hidden` of a layer. Also the errors
+/// [`Error::Usage`] if there is no such token or unit, or the site is not the neurons of a layer. Also the errors
 /// of `operands`, which must have the weights.
 pub fn writings(rules: &Rules, at: &WritesAt, operands: &mut impl Operands) -> Result<Vec<Writing>> {
+    has_effects(rules)?;
     let mut token = token(rules, (at.site, at.token), operands)?;
     if let Some(unit) = at.units.iter().find(|unit| **unit as usize >= rules.sizes().hidden) {
         let last = rules.sizes().hidden - 1;
@@ -63,12 +67,22 @@ pub fn writings(rules: &Rules, at: &WritesAt, operands: &mut impl Operands) -> R
     Ok(all)
 }
 
+/// Checks that a logit is a sum of what the units add to it.
+fn has_effects(rules: &Rules) -> Result<()> {
+    match rules.card().config.not_a_sum() {
+        None => Ok(()),
+        Some(switch) => Err(Error::usage("the units of this model have no direct effects on the logits")
+            .expected("a family whose logits are a sum of the units' contributions, as in Llama")
+            .found(switch)),
+    }
+}
+
 fn token<'a, O: Operands>(
     rules: &'a Rules,
     (site, token): (Site, usize),
     operands: &'a mut O,
 ) -> Result<Token<'a, O>> {
-    let dims = rules.pass(site.pass).filter(|_| site.stage == Stage::FfnHidden);
+    let dims = rules.pass(site.pass).filter(|_| site.stage == rules.sizes().neurons());
     if dims.is_none_or(|dims| token >= dims.tokens) {
         return Err(Error::usage(format!("{site} has no token {token}")));
     }
@@ -76,7 +90,7 @@ fn token<'a, O: Operands>(
 }
 
 impl<O: Operands> Token<'_, O> {
-    /// The contribution of each unit to the logit of the predicted token. `hidden` is the token's row of `ffn_hidden`.
+    /// The contribution of each unit to the logit of the predicted token. `hidden` has the token's neurons.
     fn effects(&mut self, hidden: &[f32]) -> Result<Effects> {
         let id = likeliest(&self.row(None, Stage::Logits)?, None);
         let last = self.row(self.rules.sizes().layers.checked_sub(1), Stage::FfnResidual)?;
@@ -107,7 +121,7 @@ impl<O: Operands> Token<'_, O> {
             return Ok(columns);
         };
         let norm = self.weight(None, norm, 0..sizes.dim)?;
-        let hidden = self.row(layer, Stage::FfnHidden)?;
+        let hidden = self.row(layer, sizes.neurons())?;
         let last = self.row(sizes.layers.checked_sub(1), Stage::FfnResidual)?;
         let factor = self.norm_factor(&last);
         for (column, &norm) in columns.iter_mut().zip(&norm) {

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::sizes::{PassDims, Sizes};
-use crate::config::{Activation, Arithmetic, LayerSet, ModelConfig, Precision, QueryScale, RopeScaling};
+use crate::config::{
+    Activation, Arithmetic, LayerSet, ModelConfig, Placement, Precision, QkWidth, QueryScale, RopeScaling,
+};
 use crate::error::{Error, Result};
 
 /// The model that a trace was recorded from.
@@ -82,6 +84,13 @@ impl ModelCard {
             });
         let after = sizes.placement.after();
         let act = if sizes.activation == Activation::Silu { "ffn_silu" } else { "ffn_act" };
+        let ffn_input = match sizes.placement {
+            Placement::Before | Placement::Both => "ffn_norm",
+            Placement::After => "attn_residual",
+            Placement::Parallel => "attn_norm",
+        };
+        let width = self.config.qk_norm_form.width;
+        let (is_whole, is_shared) = (width == QkWidth::Whole, width == QkWidth::Head);
         let numbers = [
             ("{queries}", queries),
             ("{keys}", keys),
@@ -95,9 +104,19 @@ impl ModelCard {
             ("{residual}", times(sizes.residual)),
             ("{attn_out}", if after { "post_attn_norm" } else { "attn_output" }.to_owned()),
             ("{ffn_out}", if after { "post_ffn_norm" } else { "ffn_down" }.to_owned()),
-            ("{activation}", sizes.activation.name().to_owned()),
+            ("{activation}", sizes.activation.formula().to_owned()),
             ("{gate}", if sizes.ungated { "ffn_up" } else { "ffn_gate" }.to_owned()),
             ("{act}", act.to_owned()),
+            ("{attn_input}", if sizes.placement.before() { "attn_norm" } else { "x" }.to_owned()),
+            ("{ffn_input}", ffn_input.to_owned()),
+            ("{neurons}", sizes.neurons().name().to_owned()),
+            ("{logits}", sizes.last_logits().name().to_owned()),
+            ("{row}", if is_whole { ":" } else { "h" }.to_owned()),
+            ("{kv_row}", if is_whole { ":" } else { "g" }.to_owned()),
+            ("{q_row}", if is_whole { "{HC}" } else { "{C}" }.to_owned()),
+            ("{k_row}", if is_whole { "{GC}" } else { "{C}" }.to_owned()),
+            ("{q_at}", if is_shared { "c" } else { "h·{C} + c" }.to_owned()),
+            ("{k_at}", if is_shared { "c" } else { "g·{C} + c" }.to_owned()),
             ("{logit_scale}", times(self.config.multipliers.logits)),
             ("{embedding_scale}", times(self.config.multipliers.embedding)),
             ("{window}", window),

@@ -4,7 +4,7 @@ use super::card::ModelCard;
 use super::sizes::PassDims;
 use super::stage::{Input, Op, Rounded, Stage};
 use super::step::Step;
-use crate::config::{NormKind, Precision, QkWidth};
+use crate::config::{Activation, NormKind, Precision, QkWidth};
 
 impl ModelCard {
     /// The formula of `step` with the numbers of `layer` of this model, and a note on its arithmetic.
@@ -21,10 +21,15 @@ impl ModelCard {
 }
 
 impl ModelCard {
-    /// The note on the formula of `stage` where its norm differs from Llama's.
+    /// The note on the formula of `stage` where its norm or its activation differs from Llama's.
     fn of_norm(&self, stage: Stage) -> String {
-        if stage.info().op != Op::RmsNorm {
-            return String::new();
+        match stage.info().op {
+            Op::RmsNorm => {}
+            Op::Activation if self.config.activation == Activation::Xielu => {
+                let made = "α₊ = ln(1 + e^xielu[0]), α₋ = 1/2 + ln(1 + e^xielu[1])";
+                return format!("   ({made})");
+            }
+            _ => return String::new(),
         }
         let (norm, form) = (self.config.norm, self.config.qk_norm_form);
         let of_heads = stage.is_qk_norm();
@@ -39,7 +44,6 @@ impl ModelCard {
         add(!weight, "there is no weight");
         add(weight && norm.one_plus, "the file stores the weight minus 1");
         add(norm.bias && !of_heads, "a bias is added");
-        add(of_heads && form.width == QkWidth::Whole, "the row is all heads side by side");
         add(of_heads && form.width == QkWidth::EachHead && weight, "each head has a weight of its own");
         notes
     }

@@ -15,7 +15,7 @@ pub struct Place {
     pub layer: Option<usize>,
     /// The token; `None` for all.
     pub token: Option<usize>,
-    /// The head of `AttnHeads`, or the neuron of `FfnHidden`; `None` for whole rows.
+    /// The head of `AttnHeads`, or the neuron of [`Sizes::neurons`]; `None` for whole rows.
     pub unit: Option<usize>,
 }
 
@@ -26,7 +26,7 @@ impl Place {
             (Stage::AttnHeads, Some(head)) => head * sizes.head_dim..(head + 1) * sizes.head_dim,
             (_, Some(unit)) => unit..unit + 1,
             (Stage::AttnHeads, None) => 0..sizes.heads * sizes.head_dim,
-            (Stage::FfnHidden, None) => 0..sizes.hidden,
+            (Stage::FfnHidden | Stage::FfnAct, None) => 0..sizes.hidden,
             (_, None) => 0..sizes.dim,
         }
     }

@@ -558,6 +558,21 @@ impl Sizes {
         }
     }
 
+    /// The stage with the hidden values of the feed-forward network, which the projection back to the stream reads: one
+    /// number for each neuron.
+    pub fn neurons(&self) -> Stage {
+        if self.ungated { Stage::FfnAct } else { Stage::FfnHidden }
+    }
+
+    /// The stages of a neuron, in the order of the pass; the last one is [`Sizes::neurons`].
+    pub fn stages_of_neurons(&self) -> &'static [Stage] {
+        match (self.ungated, self.activation) {
+            (true, _) => &[Stage::FfnUp, Stage::FfnAct],
+            (false, Activation::Silu) => &[Stage::FfnGate, Stage::FfnSilu, Stage::FfnUp, Stage::FfnHidden],
+            (false, _) => &[Stage::FfnGate, Stage::FfnUp, Stage::FfnAct, Stage::FfnHidden],
+        }
+    }
+
     /// The stage with the final logits, which the sampler reads.
     pub fn last_logits(&self) -> Stage {
         if self.logit_cap.is_some() { Stage::CappedLogits } else { Stage::Logits }

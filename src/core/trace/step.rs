@@ -79,7 +79,7 @@ static TABLE: [Row; 10] = [
         axes: &[A::Token, A::Head, A::HeadDim],
         arranged: Arranged::Same,
         beside: (Stage::Xq, false),
-        formula: "xq_heads[t, h, c] = (attn_norm · wqᵀ)[t, h·{C} + c]",
+        formula: "xq_heads[t, h, c] = ({attn_input} · wqᵀ)[t, h·{C} + c]",
         purpose: "One row of {HC} numbers is read as {H} heads of {C}; no number moves.",
     },
     Row {
@@ -89,7 +89,7 @@ static TABLE: [Row; 10] = [
         axes: &[A::Token, A::KvHead, A::HeadDim],
         arranged: Arranged::Same,
         beside: (Stage::Xk, false),
-        formula: "xk_heads[t, g, c] = (attn_norm · wkᵀ)[t, g·{C} + c]",
+        formula: "xk_heads[t, g, c] = ({attn_input} · wkᵀ)[t, g·{C} + c]",
         purpose: "One row of {GC} numbers is read as {G} heads of {C}; no number moves.",
     },
     Row {
@@ -99,7 +99,7 @@ static TABLE: [Row; 10] = [
         axes: &[A::Token, A::KvHead, A::HeadDim],
         arranged: Arranged::Same,
         beside: (Stage::Xv, false),
-        formula: "xv_heads[t, g, c] = (attn_norm · wvᵀ)[t, g·{C} + c]",
+        formula: "xv_heads[t, g, c] = ({attn_input} · wvᵀ)[t, g·{C} + c]",
         purpose: "One row of {GC} numbers is read as {G} heads of {C}; no number moves.",
     },
     queries_t(Stage::XqRope, "queries_t[h, t, c] = xq_rope[t, h, c]"),

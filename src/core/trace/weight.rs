@@ -63,6 +63,17 @@ impl Weight {
         self.by.in_layer()
     }
 
+    /// The weight of this name in the model `card`, with the shape and the reader that it has there; `None` if the model
+    /// has none.
+    pub fn in_model(self, card: &ModelCard) -> Option<Self> {
+        if !self.present(card) {
+            return None;
+        }
+        let sizes = card.sizes();
+        let there = Stage::ALL.iter().filter(|stage| stage.present(&sizes, PassDims::default()));
+        there.flat_map(|&stage| Self::read_in(stage, card)).find(|weight| *weight == self)
+    }
+
     /// Returns whether the model `card` has it. A tied head is the embedding table, under the table's name.
     pub fn present(self, card: &ModelCard) -> bool {
         let tied = card.config.tied && self.by == Stage::Logits;
@@ -119,6 +130,7 @@ impl fmt::Display for Weight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{ModelConfig, Placement, QkWidth};
 
     #[test]
     fn every_weight_is_found_by_its_name_and_no_name_stands_twice() {
@@ -134,6 +146,29 @@ mod tests {
         assert_eq!(Weight::from_name("wq.weight"), Weight::from_name("wq"));
         assert_eq!(Weight::from_name("ffn_norm"), None, "a stage has this name");
         assert!(Weight::from_name("ffn_norm.weight").is_some() && Weight::from_name("bq.weight").is_none());
+    }
+
+    #[test]
+    fn a_weight_has_the_shape_that_it_has_in_the_model() {
+        let of = |name: &str, change: fn(&mut ModelConfig)| {
+            let weight = Weight::from_name(name).unwrap().in_model(&ModelCard::small(change))?;
+            Some((weight.letters(), weight.read_by().name()))
+        };
+        assert_eq!(of("q_norm", |_| {}), None, "a Llama has none");
+        assert_eq!(of("q_norm", |config| config.qk_norm = true), Some((vec!['c'], "xq_norm")));
+        let whole = |config: &mut ModelConfig| {
+            (config.qk_norm, config.qk_norm_form.width) = (true, QkWidth::Whole);
+        };
+        assert_eq!(of("q_norm", whole), Some((vec!['m'], "xq_norm")));
+        let weightless = |config: &mut ModelConfig| {
+            (config.qk_norm, config.qk_norm_form.weight) = (true, false);
+        };
+        assert_eq!(of("q_norm", weightless), None);
+        assert_eq!(of("attention_norm", |config| config.placement = Placement::After), None);
+        assert_eq!(of("attention_norm_bias", |_| {}), None);
+        let biased = |config: &mut ModelConfig| config.norm.bias = true;
+        assert_eq!(of("attention_norm_bias", biased), Some((vec!['o'], "attn_norm")));
+        assert_eq!(of("w1", |config| config.ungated = true), None);
     }
 
     #[test]

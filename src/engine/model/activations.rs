@@ -191,7 +191,8 @@ impl Activations {
             Stage::AttnHeads => &mut self.attn_heads,
             Stage::AttnOutput => &mut self.attn_output,
             Stage::AttnResidual => &mut self.attn_residual,
-            Stage::FfnHidden => &mut self.ffn_hidden,
+            // Without a gate, the activation is the hidden layer.
+            Stage::FfnHidden | Stage::FfnAct if stage == model.sizes().neurons() => &mut self.ffn_hidden,
             Stage::FfnDown => &mut self.ffn_down,
             _ => return Err(Error::usage(format!("no layer goes on from {}", stage.name()))),
         };

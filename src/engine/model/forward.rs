@@ -97,7 +97,10 @@ fn after(model: &Model, work: &mut Activations, l: usize, stage: Stage, probe: &
     if stage < Stage::AttnOutput {
         project(model, work, l, probe)?;
     }
-    if stage < Stage::FfnHidden {
+    if stage < Stage::PostAttnNorm {
+        post_norm(model, work, l, probe)?;
+    }
+    if stage < model.sizes().neurons() {
         gate(model, work, l, probe)?;
     }
     down(model, work, l, stage < Stage::FfnDown, probe)
@@ -191,21 +194,25 @@ fn attend(
 
 /// The output projection of attention.
 fn project(model: &Model, work: &mut Activations, l: usize, probe: &mut dyn Probe) -> Result<()> {
-    let (config, backend, t, all) = (&model.config, &model.backend, work.tokens(), &PassRows::All);
-    let LayerWeights { wo, post_attn_norm, .. } = &model.weights.layers[l];
+    let (config, backend, all) = (&model.config, &model.backend, &PassRows::All);
+    let LayerWeights { wo, .. } = &model.weights.layers[l];
     let place = (&work.pass, work.number);
     let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, all).in_layer(l);
 
     backend.prepare(&work.attn_heads, config.q_dim(), &work.pass, all, &mut work.input)?;
     see.quantized(Stage::AttnHeadsQ8, Stage::AttnHeadsScale, &work.input)?;
     backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output)?; // (T, D)
-    see.stage(Stage::AttnOutput, &mut work.attn_output)?;
-    // Gemma 2, OLMo 2 and others normalise what attention adds to the stream.
-    if let Some(norm) = post_attn_norm {
-        norm.apply(&**backend, &work.attn_output, (t, config.dim), &mut work.post_norm)?; // (T, D)
-        see.stage(Stage::PostAttnNorm, &mut work.post_norm)?;
-    }
-    Ok(())
+    see.stage(Stage::AttnOutput, &mut work.attn_output)
+}
+
+/// The norm of what attention adds to the stream (Gemma 2, OLMo 2 and others).
+fn post_norm(model: &Model, work: &mut Activations, l: usize, probe: &mut dyn Probe) -> Result<()> {
+    let Some(norm) = &model.weights.layers[l].post_attn_norm else { return Ok(()) };
+    let (t, place) = (work.tokens(), (&work.pass, work.number));
+    let mut see =
+        Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All).in_layer(l);
+    norm.apply(&*model.backend, &work.attn_output, (t, model.config.dim), &mut work.post_norm)?; // (T, D)
+    see.stage(Stage::PostAttnNorm, &mut work.post_norm)
 }
 
 /// The first half of the feed-forward network: how is each token's vector transformed, independently of the others?

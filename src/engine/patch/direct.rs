@@ -10,7 +10,7 @@ use llama_trace_core::trace::{Run, Stage, Weight, WeightRows};
 const AT_ONCE: usize = 1 << 22;
 
 impl Patcher<'_> {
-    /// For each head (`AttnHeads`) or neuron (`FfnHidden`) of each layer, the direct effect of its patch on
+    /// For each head (`AttnHeads`) or neuron (`FfnHidden`, or `FfnAct` without a gate) of each layer, the direct effect of its patch on
     /// logit(answer) − logit(wrong). For neuron f it is
     ///
     /// ```text

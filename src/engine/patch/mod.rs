@@ -59,7 +59,8 @@ impl<'m> Patcher<'m> {
     /// Runs the prompt `ids`, and `donor` if there is one, and keeps what patches of `stages` read. With a donor, its
     /// sequence has number 0 and that of the run has number 1.
     ///
-    /// Each of `stages` is one of `Embedding`, `FfnResidual`, `AttnOutput`, `FfnDown`, `AttnHeads` and `FfnHidden`.
+    /// Each of `stages` is one of `Embedding`, `FfnResidual`, `AttnOutput`, `FfnDown`, `AttnHeads` and
+    /// [`Sizes::neurons`](llama_trace_core::trace::Sizes::neurons).
     ///
     /// # Errors
     /// [`Error::Prompt`] if a prompt cannot be run, or if the two do not have
@@ -104,7 +105,7 @@ impl<'m> Patcher<'m> {
     pub fn bytes(config: &ModelConfig, tokens: usize, runs: usize, stages: &[Stage]) -> usize {
         let width = |stage: &Stage| match stage {
             Stage::AttnHeads => config.q_dim(),
-            Stage::FfnHidden => config.ffn_dim,
+            Stage::FfnHidden | Stage::FfnAct => config.ffn_dim,
             _ => config.dim,
         };
         let row: usize = recorded::kept(stages).iter().map(width).sum();

@@ -60,7 +60,7 @@ pub(super) fn kept(stages: &[Stage]) -> Vec<Stage> {
     // The inputs of the layers are read for every place.
     let mut kept = vec![Stage::Embedding, Stage::FfnResidual];
     kept.extend(stages.iter().filter(|stage| ![Stage::Embedding, Stage::FfnResidual].contains(stage)));
-    if stages.iter().any(|stage| matches!(stage, Stage::FfnDown | Stage::FfnHidden)) {
+    if stages.iter().any(|stage| matches!(stage, Stage::FfnDown | Stage::FfnHidden | Stage::FfnAct)) {
         kept.push(Stage::AttnResidual);
     }
     kept

@@ -49,7 +49,7 @@ impl Known {
 }
 
 /// The mistakes, by name.
-const KNOWN: [Known; 88] = [
+const KNOWN: [Known; 91] = [
     Known::new("rope_pairing", "you paired other components for RoPE: {form}"),
     Known::new("rope_theta", "you used another θ: {form}"),
     Known::new("rope_scaling", "you scaled RoPE's frequencies by another rule: {form}"),
@@ -71,6 +71,7 @@ const KNOWN: [Known; 88] = [
     Known::new("norm_mean_missing", "you did not subtract the mean, as LayerNorm does"),
     Known::new("norm_sum", "you divided by √Σx², not by √(Σx²/D)"),
     Known::new("layer_norm", "you subtracted the mean, as LayerNorm does; RMSNorm does not"),
+    Known::new("qk_norm_place", "you normalised queries and keys {form}"),
     Known::new("qk_norm_width", "you normalised other vectors of the queries and keys: {form}"),
     Known::new("residual_missing", "you left out a term of the residual sum: {form}"),
     Known::new("other_layer", "you used the weights of another layer: {form}"),
@@ -93,6 +94,7 @@ const KNOWN: [Known; 88] = [
     Known::new("logit_scale", "you scaled the logits by another factor: {form}"),
     Known::new("softcap", "you bounded the values by c · tanh(x / c): {form}"),
     Known::new("softcap_missing", "you left out the soft cap: {form}"),
+    Known::new("softcap_formula", "the soft cap is c · tanh(x / c); you computed {form}"),
     Known::new("softcap_late", "you applied the soft cap after the mask, so that no key is hidden"),
     Known::new("f16_rounding", "you computed in float16: {form}"),
     Known::new("wrong_axis", "you computed along another axis: {form}"),
@@ -133,6 +135,7 @@ const KNOWN: [Known; 88] = [
     Known::new("product_after", "the product is the result; you applied something after it: {form}"),
     Known::new("last_row", "you used other rows than the task asks for: {form}"),
     Known::new("residual_formula", "the residual sum is x + y; you computed {form}"),
+    Known::new("gelu_formula", "GELU is x/2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³))); you computed {form}"),
     Known::new("activation_overflow", "e^x is ∞ for large x, and ∞ / ∞ is NaN; write x / (1 + e^−x): {form}"),
     Known::new("gating", "the result is SiLU(gate) · up: {form}"),
     Known::new("penalty_formula", "the penalty divides positive logits and multiplies negative ones: {form}"),
@@ -271,9 +274,16 @@ pub(super) fn mistakes(
     layout::add(card, chain, &mut all);
     stream::add(card, chain, &mut all);
     values::add(card, found, right, &mut all);
-    for table in
-        [norms::ROWS, rotary::ROWS, rows::ROWS, scores::ROWS, products::ROWS, draws::ROWS, steps::ROWS]
-    {
+    for table in [
+        norms::ROWS,
+        rotary::ROWS,
+        rows::ROWS,
+        scores::ROWS,
+        products::ROWS,
+        draws::ROWS,
+        steps::ROWS,
+        families::ROWS,
+    ] {
         whole::add(table, &mut all);
     }
     scores::add_late(&mut all);
@@ -361,6 +371,16 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     if let Some((other, form)) = widths {
         let stages = Op::RmsNorm.stages().to_vec();
         add("qk_norm_width", form.into(), stages, &[], &|config| config.qk_norm_form.width = other);
+    }
+    if card.config.qk_norm {
+        let form = match card.config.qk_norm_form.after_rope {
+            true => "before RoPE, not after it",
+            false => "after RoPE, not before it",
+        };
+        let touches = [Op::RmsNorm.stages(), Op::Rope.stages()].concat();
+        add("qk_norm_place", form.into(), touches, &[], &|config| {
+            config.qk_norm_form.after_rope = !config.qk_norm_form.after_rope;
+        });
     }
     let form = "layers without RoPE are rotated".into();
     add("rope_layers", form, Op::Rope.stages().to_vec(), &[], &|config| config.rope_layers = LayerSet::ALL);

@@ -70,7 +70,10 @@ fn no_wrong_program_passes_most_are_named_and_no_right_one_is_refused() {
     let (mut wrong, mut named, mut right, mut stages, mut problems) = (0, 0, 0, 0, Vec::new());
     for kata in KATAS {
         let cases = random(kata, SEED).unwrap();
-        if let (Some(python), true) = (&python, std::env::var_os("LLAMA_TRACE_BLESS").is_some()) {
+        if let (Some(python), true) = (
+            &python,
+            std::env::var_os("LLAMA_TRACE_BLESS").is_some() && ["gelu", "soft_cap"].contains(&kata.name),
+        ) {
             bless(kata, &cases, python);
         }
         let mut of_stage = 0;
@@ -125,17 +128,17 @@ fn the_programs_are_labelled_with_names_of_the_table() {
 fn every_computing_stage_has_a_kata() {
     use llama_trace_core::trace::Stage;
     use llama_trace_core::trace::stage::Op;
-    // The models of the katas are Llamas, some with norms on queries and keys. Only other families have these stages.
+    // These stages of other families are computed as others are, from other inputs. A kata would teach nothing new.
     let others = [
+        // The kata `rope_table`, with the θ of the layer.
         Stage::LayerRopeCos,
         Stage::LayerRopeSin,
+        // The kata `qk_norm`, of the rotated queries and keys.
         Stage::XqRopeNorm,
         Stage::XkRopeNorm,
-        Stage::CappedScores,
+        // The kata `rms_norm`, of what a sublayer adds to the stream.
         Stage::PostAttnNorm,
-        Stage::FfnAct,
         Stage::PostFfnNorm,
-        Stage::CappedLogits,
     ];
     let covered =
         |stage: &Stage| others.contains(stage) || KATAS.iter().any(|kata| kata.stages.contains(stage));

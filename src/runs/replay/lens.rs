@@ -45,7 +45,8 @@ pub(super) fn read_residual(
     answers: &[u32],
 ) -> Result<Vec<Reading>> {
     let readings = vec![None; tokens.len()];
-    let mut ranking = Ranking { tokens: tokens.clone(), vocab: model.config.vocab, top, answers, readings };
+    let (vocab, logits) = (model.config.vocab, model.sizes().last_logits());
+    let mut ranking = Ranking { tokens: tokens.clone(), vocab, logits, top, answers, readings };
     pass::finish_rows(model, work, tokens, &mut ranking)?;
     model.backend.sync()?;
     let read = ranking.readings.into_iter().collect::<Option<Vec<_>>>();
@@ -58,6 +59,8 @@ struct Ranking<'a> {
     tokens: Range<usize>,
     /// V.
     vocab: usize,
+    /// The stage that the sampler reads.
+    logits: Stage,
     /// The number of most likely tokens to list.
     top: usize,
     /// The final prediction for each of the tokens; empty if this is the last layer.
@@ -72,7 +75,7 @@ impl Probe for Ranking<'_> {
     }
 
     fn wants(&self, site: Site) -> bool {
-        site.stage == Stage::Logits
+        site.stage == self.logits
     }
 
     fn record(&mut self, _: Site, rows: Range<usize>, values: Values<'_>) {

@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use llama_trace_core::trace::{Axis, Part, Query, Region, Stage, Step};
+use llama_trace_core::trace::{Axis, Part, Query, Region, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -42,7 +42,7 @@ impl View for Bars {
     }
 
     fn fits(&self, step: Step) -> bool {
-        [Stage::Qk, Stage::Scores, Stage::MaskedScores, Stage::Softmax].map(Step::Stage).contains(&step)
+        step.axes() == [Axis::Head, Axis::Token, Axis::Key]
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {

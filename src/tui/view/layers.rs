@@ -100,7 +100,7 @@ impl View for Layers {
     }
 
     fn fits(&self, step: Step) -> bool {
-        [Stage::Qk, Stage::Scores, Stage::MaskedScores, Stage::Softmax].map(Step::Stage).contains(&step)
+        step.axes() == [Axis::Head, Axis::Token, Axis::Key]
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {

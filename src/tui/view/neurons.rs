@@ -5,6 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
+use llama_trace_core::config::Activation;
 use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::units::{Promoted, Ranking, UnitOrder, UnitsAt, WritesAt, Writing};
 use llama_trace_core::trace::{Axis, Query, Region, Site, Stage, Step};
@@ -19,9 +20,8 @@ use super::list::bar;
 use super::paint::{put, put_fit};
 use super::{labels, tensor_foot};
 
-/// The stages of a unit, in the order of the pass.
-const STAGES: [(Stage, &str); 4] =
-    [(Stage::FfnGate, "gate"), (Stage::FfnSilu, "silu"), (Stage::FfnUp, "up"), (Stage::FfnHidden, "hidden")];
+/// The stages of a unit in some family.
+const STAGES: [Stage; 5] = [Stage::FfnGate, Stage::FfnSilu, Stage::FfnUp, Stage::FfnAct, Stage::FfnHidden];
 /// Number of units whose output is in one query (`AT_ONCE`); number of promoted and of suppressed tokens (`TOP`).
 const AT_ONCE: usize = 8;
 const TOP: usize = 6;
@@ -40,6 +40,16 @@ const BELOW: u16 = TOP as u16 + 2;
 #[derive(Debug)]
 pub struct Neurons;
 
+/// The stages of a unit of this model, in the order of the pass.
+fn stages(app: &App) -> &'static [Stage] {
+    app.outline().card.sizes().stages_of_neurons()
+}
+
+/// The heading of a column: the stage without its prefix.
+fn heading(stage: Stage) -> &'static str {
+    stage.name().trim_start_matches("ffn_")
+}
+
 fn site(app: &App, stage: Stage) -> Site {
     app.place().site().other(stage)
 }
@@ -50,7 +60,11 @@ fn token(app: &App) -> usize {
 
 /// The question for the order of the layer's units.
 fn units_at(app: &App) -> UnitsAt {
-    UnitsAt { site: site(app, Stage::FfnHidden), token: token(app), order: app.display.units }
+    UnitsAt {
+        site: site(app, app.outline().card.sizes().neurons()),
+        token: token(app),
+        order: app.display.units,
+    }
 }
 
 /// All units of the layer, once they are sorted.
@@ -70,9 +84,10 @@ fn predicted(app: &App) -> Option<String> {
 
 /// The measure that the units are sorted by, in few columns.
 fn measure(app: &App) -> &'static str {
-    match app.display.units {
-        UnitOrder::Hidden => "|hidden|",
-        UnitOrder::Effect => "|effect|",
+    match (app.display.units, app.outline().card.sizes().ungated) {
+        (UnitOrder::Hidden, false) => "|hidden|",
+        (UnitOrder::Hidden, true) => "|act|",
+        (UnitOrder::Effect, _) => "|effect|",
     }
 }
 
@@ -93,7 +108,7 @@ fn value(app: &App, stage: Stage, unit: u32) -> Option<f64> {
 /// The question for the output of the units whose ranks are near this one.
 fn question(app: &App, order: &[u32], rank: usize) -> WritesAt {
     let units = order.chunks(AT_ONCE).nth(rank / AT_ONCE).unwrap_or_default().to_vec();
-    WritesAt { site: site(app, Stage::FfnHidden), token: token(app), units, top: TOP }
+    WritesAt { site: site(app, app.outline().card.sizes().neurons()), token: token(app), units, top: TOP }
 }
 
 /// The output of the unit at a rank, or the reason why the question failed. None until it is known.
@@ -116,14 +131,14 @@ impl View for Neurons {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The units of the feed-forward network for a token, the strongest first: hidden = silu(gate) × up, one line per unit.",
+            "The units of the feed-forward network for a token, the strongest first, one line per unit: hidden = activation(gate) × up, or activation(up) without a gate.",
             "+ are the tokens whose logits a unit's output raises most, − those that it lowers most. This is the direct effect, through the final norm of this token, without later layers.",
             "[ ] sort by |hidden| or by |effect|: the direct effect on the logit of the token with the largest logit. What do the tokens of a unit have in common?",
         ]
     }
 
     fn fits(&self, step: Step) -> bool {
-        STAGES.iter().any(|&(stage, _)| step == Step::Stage(stage))
+        STAGES.iter().any(|&stage| step == Step::Stage(stage))
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
@@ -211,8 +226,7 @@ impl View for Neurons {
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let own = app.place().step.stage();
-        let stages =
-            [own].into_iter().chain(STAGES.map(|(stage, _)| stage).into_iter().filter(|&s| s != own));
+        let stages = [own].into_iter().chain(stages(app).iter().copied().filter(|&stage| stage != own));
         let mut questions: Vec<Query> =
             stages.map(|stage| Query::Block(site(app, stage), row(app))).collect();
         questions.push(Query::Units(units_at(app)));
@@ -262,25 +276,40 @@ impl View for Neurons {
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         let dim = app.theme.dim();
-        let first = [
-            "silu = gate / (1 + e^−gate) · hidden = silu · up · colours: relative to each column's largest",
-            "silu = gate / (1 + e^−gate) · hidden = silu · up",
-            "hidden = silu(gate) · up",
-        ];
+        let config = &app.outline().card.config;
+        let formula = match (config.ungated, config.activation) {
+            (true, Activation::Xielu) => "act = xIELU of up".to_owned(),
+            (true, activation) => format!("act = {}, g = up", activation.formula()),
+            (false, Activation::Silu) => "silu = gate / (1 + e^−gate) · hidden = silu · up".to_owned(),
+            (false, activation) => format!("act = {}, g = gate · hidden = act · up", activation.formula()),
+        };
+        let mut first = vec![format!("{formula} · colours: relative to each column's largest"), formula];
+        first.push(match (config.ungated, config.activation) {
+            (true, activation) => format!("act = {}(up)", activation.name()),
+            (false, Activation::Silu) => "hidden = silu(gate) · up".to_owned(),
+            (false, activation) => format!("hidden = {}(gate) · up", activation.name()),
+        });
+        let hidden = heading(app.outline().card.sizes().neurons());
+        put_fit(buf, foot, 0, 0, &[Piece::forms(first, dim)]);
+        if let Some(switch) = config.not_a_sum() {
+            let forms =
+                [format!("no direct effects on the logits: {switch}"), "no direct effects".to_owned()];
+            put_fit(buf, foot, 0, 1, &[Piece::forms(forms, dim)]);
+            return;
+        }
         let (of, short) = match predicted(app) {
             Some(token) => (format!("+ − effect (v = {token})"), "+ − effect"),
             None => ("+ −".to_owned(), "+ −"),
         };
         let second = [
             format!(
-                "{of}: hidden · Σ_d w2[d,f] · norm[d] · output[v,d] / √(mean x² + ε), x: the token's last residual"
+                "{of}: {hidden} · Σ_d w2[d,f] · norm[d] · output[v,d] / √(mean x² + ε), x: the token's last residual"
             ),
-            format!("{of}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
-            format!("{short}: hidden·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
-            format!("{short}: hidden·Σ w2[d,f]·norm[d]·output[v,d]/rms"),
+            format!("{of}: {hidden}·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
+            format!("{short}: {hidden}·Σ_d w2[d,f]·norm[d]·output[v,d] / rms"),
+            format!("{short}: {hidden}·Σ w2[d,f]·norm[d]·output[v,d]/rms"),
             format!("{short}: direct effect on the logits"),
         ];
-        put_fit(buf, foot, 0, 0, &[Piece::forms(first.map(str::to_owned), dim)]);
         put_fit(buf, foot, 0, 1, &[Piece::forms(second, dim)]);
     }
 
@@ -292,12 +321,13 @@ impl View for Neurons {
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, area, own) = (app.theme, layout.area, app.place().step.stage());
         let by_effect = app.display.units == UnitOrder::Effect;
-        let columns = STAGES.len() as u16 + u16::from(by_effect);
+        let columns = stages(app).len() as u16 + u16::from(by_effect);
         // All columns fit on a narrow screen, with fewer digits.
         let wide = (area.width.saturating_sub(UNIT) / columns).clamp(NARROWEST, VALUE);
         let digits = usize::from(wide) - 1;
         put(buf, area, 0, 0, &text::right("unit", UNIT.into()), theme.dim());
-        for (at, (stage, name)) in (0..).zip(STAGES) {
+        for (at, &stage) in (0..).zip(stages(app)) {
+            let name = heading(stage);
             let style = if stage == own { theme.current() } else { theme.dim() };
             let width = text::width(name) as u16;
             put(buf, area, UNIT + (at + 1) * wide - width, 0, name, style);
@@ -320,16 +350,17 @@ impl View for Neurons {
             return;
         };
         let seen: Vec<(usize, u32)> = layout.visible_rows(app).map(|rank| (rank, order[rank])).collect();
-        let spans = STAGES.map(|(stage, _)| {
-            let sizes = seen.iter().filter_map(|&(_, unit)| value(app, stage, unit)).map(f64::abs);
+        let span = |stage: &Stage| {
+            let sizes = seen.iter().filter_map(|&(_, unit)| value(app, *stage, unit)).map(f64::abs);
             let high = sizes.filter(|size| size.is_finite()).fold(0.0, f64::max);
             Span { positive: false, high: if high > 0.0 { high } else { 1.0 }, clipped: 0, at_most: false }
-        });
+        };
+        let spans: Vec<Span> = stages(app).iter().map(span).collect();
         for (y, &(rank, unit)) in (1..).zip(&seen) {
             let chosen = rank == layout.cursor.0;
             let style = if chosen { theme.current() } else { theme.index() };
             put(buf, area, 0, y, &text::right(&unit.to_string(), UNIT.into()), style);
-            for (at, ((stage, _), span)) in (0..).zip(STAGES.into_iter().zip(spans)) {
+            for (at, (&stage, &span)) in (0..).zip(stages(app).iter().zip(&spans)) {
                 let x = UNIT + at * wide + 1;
                 let Some(value) = value(app, stage, unit) else {
                     put(buf, area, x, y, &text::right("…", digits), theme.dim());

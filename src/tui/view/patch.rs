@@ -154,7 +154,7 @@ impl View for Patch {
     }
 
     fn fits(&self, step: Step) -> bool {
-        step == Step::Stage(Stage::Logits)
+        [Stage::Logits, Stage::CappedLogits].map(Step::Stage).contains(&step)
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {

@@ -8,7 +8,7 @@ use ratatui::style::Style;
 use llama_trace_core::trace::draw::{Draw, Filter, Sampling, Weighed};
 use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::stage::Section;
-use llama_trace_core::trace::{Axis, Query, Region, Stage, Step};
+use llama_trace_core::trace::{Axis, Query, Region, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -126,7 +126,7 @@ impl View for Sampler {
 
     fn fits(&self, step: Step) -> bool {
         let stage = step.stage();
-        stage == Stage::Logits || stage.info().section == Section::Sampler
+        step.over_vocabulary() || stage.info().section == Section::Sampler
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {

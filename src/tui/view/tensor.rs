@@ -6,6 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
+use llama_trace_core::trace::stage::Unit;
 use llama_trace_core::trace::{Axis, Status, Step};
 
 use super::super::app::{App, Shown};
@@ -193,15 +194,16 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
     };
     let kind = if matches!(step, Step::View(_)) { format!(" ({})", step.op()) } else { String::new() };
     let unit = step.stage().info().unit;
+    let units = match app.outline().card.config.score_scale {
+        Some(_) if unit == Unit::ScaledDot => ["scaled dot product", "scaled qk"],
+        _ => [unit.name(), unit.short()],
+    };
     let pieces = [
         Piece::words(step.name(), theme.strong()),
         Piece::whole(kind, theme.view()).rank(2),
         Piece::forms(shapes, Style::new()).rank(1),
-        Piece::forms(
-            [format!(" · {}", unit.name()), format!(" · {}", unit.short()), String::new()],
-            theme.dim(),
-        )
-        .rank(3),
+        Piece::forms([format!(" · {}", units[0]), format!(" · {}", units[1]), String::new()], theme.dim())
+            .rank(3),
     ];
     let folded = head.height < 2;
     if !folded {

@@ -1,7 +1,7 @@
 //! The operations of the port.
 
 use half::bf16;
-use llama_trace::config::{Activation, NormKind, Pairing, Rope, RopeScaling};
+use llama_trace::config::{Activation, NormKind, Pairing, QkWidth, Rope, RopeScaling};
 
 use super::{Port, Rows};
 
@@ -91,6 +91,14 @@ impl Port {
             x.iter().zip(w).map(|(x, w)| self.round(self.round(x * factor) * weight(*w))).collect()
         };
         x.iter().enumerate().map(row).collect()
+    }
+
+    /// The norm of queries or keys: of each head, or of the whole row.
+    pub(super) fn norm_heads(&self, x: &Rows, name: &str) -> Rows {
+        let is_whole = self.config.qk_norm_form.width == QkWidth::Whole && !self.has("qk_norm_width");
+        let width = if is_whole { x[0].len() } else { self.config.head_dim };
+        let parts: Rows = x.iter().flat_map(|row| row.chunks(width).map(<[f32]>::to_vec)).collect();
+        self.norm(&parts, name).chunks(x[0].len() / width).map(<[Vec<f32>]>::concat).collect()
     }
 
     /// The rotation of each pair from one position to the next, in radians.

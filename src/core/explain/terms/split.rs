@@ -13,9 +13,23 @@ impl<O: Operands> Explainer<'_, O> {
         let (mut pairs, mut content, mut whole) = (Vec::new(), Ok(0.0), 0.0);
         // Whether both have the same position, like the query and the key of one token.
         let mut together = true;
+        // The product of the components that RoPE does not rotate.
+        let mut rest = None;
+        // Ministral 3 multiplies the rotated queries by a factor.
+        let by = match query.place {
+            Place::Stage(site) => self.rules.of(site).map_or(1.0, |of| of.cell(query.first).by),
+            Place::Weight(..) => 1.0,
+        };
         for i in 0..query.count {
-            let Some((of_query, false)) = self.pair(query.cell(i)) else { continue };
-            let Some((of_key, _)) = self.pair(key.cell(i)) else { continue };
+            let (of_query, of_key) = match (self.pair(query.cell(i)), self.pair(key.cell(i))) {
+                (Some((of_query, false)), Some((of_key, _))) => (of_query, of_key),
+                (None, _) => {
+                    let product = self.times(query.cell(i), key.cell(i))?;
+                    rest = Some(rest.unwrap_or(0.0) + product);
+                    continue;
+                }
+                _ => continue,
+            };
             // The two components of the pair have the same indices in the head before and after RoPE.
             let places = of_query.map(|cell| cell.at % query.count);
             let mut after = 0.0;
@@ -29,8 +43,16 @@ impl<O: Operands> Explainer<'_, O> {
             whole += after;
             if let Ok(so_far) = content {
                 let [a, b] = [0, 1].map(|n| self.times(of_query[n], of_key[n]));
-                content = a.and_then(|a| Ok(so_far + (a + b?)));
+                content = a.and_then(|a| Ok(so_far + f64::from(by) * (a + b?)));
             }
+        }
+        // In a layer without RoPE, positions have no effect.
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        if let Some(rest) = rest {
+            pairs.push(("components without RoPE".to_owned(), rest));
+            (whole, content) = (whole + rest, content.map(|content| content + rest));
         }
         match content {
             Ok(content) => {

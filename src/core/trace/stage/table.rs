@@ -115,42 +115,42 @@ stages! {
         aliases "input_layernorm" "ln1.hook_normalized × weight" "attn_norm-L" "normalizedX"
     AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::AttnNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
-        formula "attn_norm_q8 = attn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
+        formula "attn_norm_q8 = {attn_input} / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "The int8 input of the next product, which then multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::AttnNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
-        formula "attn_norm_scale[t, j] = max |attn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
+        formula "attn_norm_scale[t, j] = max |{attn_input}| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "The scale of each group: a value is its int8 value times the scale, with an error of at most half a scale."
         aliases "" "" "" ""
     Xq "xq" Layer [Token, Head, HeadDim] Linear from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wq", &[A::HeadsMerged, A::Dim]), bias("bq", &[A::HeadsMerged], When::QkvBias)]
         unit Plain, rounded Result, runs Alone;
-        formula "xq[t, h, c] = Σ_d attn_norm[t, d] · wq[h·{C} + c, d]   ({D} terms)"
+        formula "xq[t, h, c] = Σ_d {attn_input}[t, d] · wq[h·{C} + c, d]   ({D} terms)"
         purpose "The queries: what each token looks for, one vector of {C} for each of {H} heads."
         aliases "self_attn.q_proj" "attn.hook_q" "Qcur-L (before RoPE)" "xq"
     Xk "xk" Layer [Token, KvHead, HeadDim] Linear from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wk", &[A::KvHeadsMerged, A::Dim]), bias("bk", &[A::KvHeadsMerged], When::QkvBias)]
         unit Plain, rounded Result, runs Alone;
-        formula "xk[t, g, c] = Σ_d attn_norm[t, d] · wk[g·{C} + c, d]   ({D} terms)"
+        formula "xk[t, g, c] = Σ_d {attn_input}[t, d] · wk[g·{C} + c, d]   ({D} terms)"
         purpose "The keys: what each token can be found by, one vector of {C} for each of {G} key/value heads."
         aliases "self_attn.k_proj" "attn.hook_k" "Kcur-L (before RoPE)" "xk"
     Xv "xv" Layer [Token, KvHead, HeadDim] Linear from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wv", &[A::KvHeadsMerged, A::Dim]), bias("bv", &[A::KvHeadsMerged], When::QkvBias)]
         unit Plain, rounded Result, runs Alone;
-        formula "xv[t, g, c] = Σ_d attn_norm[t, d] · wv[g·{C} + c, d]   ({D} terms)"
+        formula "xv[t, g, c] = Σ_d {attn_input}[t, d] · wv[g·{C} + c, d]   ({D} terms)"
         purpose "The values: what each token hands over to the tokens that attend to it."
         aliases "self_attn.v_proj" "attn.hook_v" "Vcur-L" "xv"
     XqNorm "xq_norm" Layer [Token, Head, HeadDim] RmsNorm from [of(Stage::Xq)]
         with [if_has("q_norm", &[A::HeadDim], When::HeadWeight), if_has("q_norm", &[A::HeadsMerged], When::HeadsWeight)]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNorm else Xq;
-        formula "xq_norm[t, h, c] = xq[t, h, c] / √(Σ xq[t, h, :]² / {C} + {eps}) · q_norm[c]"
+        formula "xq_norm[t, h, c] = xq[t, h, c] / √(Σ xq[t, {row}, :]² / {q_row} + {eps}) · q_norm[{q_at}]"
         purpose "Divides every head's query by its root mean square, so that no score grows just because a query is long. The learned weight then scales each component; one weight serves all {H} heads."
         aliases "self_attn.q_norm" "attn.q_norm.hook_normalized × weight" "Qcur_normed-L" ""
     XkNorm "xk_norm" Layer [Token, KvHead, HeadDim] RmsNorm from [of(Stage::Xk)]
         with [if_has("k_norm", &[A::HeadDim], When::HeadWeight), if_has("k_norm", &[A::KvHeadsMerged], When::HeadsWeight)]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNorm else Xk;
-        formula "xk_norm[t, g, c] = xk[t, g, c] / √(Σ xk[t, g, :]² / {C} + {eps}) · k_norm[c]"
+        formula "xk_norm[t, g, c] = xk[t, g, c] / √(Σ xk[t, {kv_row}, :]² / {k_row} + {eps}) · k_norm[{k_at}]"
         purpose "Does for the keys what xq_norm does for the queries, with a weight of its own."
         aliases "self_attn.k_norm" "attn.k_norm.hook_normalized × weight" "Kcur_normed-L" ""
     LayerRopeCos "rope_cos" Layer [Token, Pair] RopeTable from [Positions] with []
@@ -274,18 +274,18 @@ stages! {
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
     FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::FfnNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
-        formula "ffn_norm_q8 = ffn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
+        formula "ffn_norm_q8 = {ffn_input} / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "The int8 input of the next product, which then multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::FfnNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
-        formula "ffn_norm_scale[t, j] = max |ffn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
+        formula "ffn_norm_scale[t, j] = max |{ffn_input}| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "The scale of each group: a value is its int8 value times the scale, with an error of at most half a scale."
         aliases "" "" "" ""
     FfnGate "ffn_gate" Layer [Token, Hidden] Linear from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
         with [weight("w1", &[A::Hidden, A::Dim]), bias("b1", &[A::Hidden], When::MlpBias)]
         unit Plain, rounded Result, runs Alone, only Gate;
-        formula "ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]   ({D} terms)"
+        formula "ffn_gate[t, f] = Σ_d {ffn_input}[t, d] · w1[f, d]   ({D} terms)"
         purpose "For each of {F} units: how far its gate opens, before the activation."
         aliases "mlp.gate_proj" "mlp.hook_pre" "ffn_gate-L" "h"
     FfnSilu "ffn_silu" Layer [Token, Hidden] Silu from [of(Stage::FfnGate)] with []
@@ -296,13 +296,13 @@ stages! {
     FfnUp "ffn_up" Layer [Token, Hidden] Linear from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
         with [weight("w3", &[A::Hidden, A::Dim]), bias("b3", &[A::Hidden], When::MlpBias)]
         unit Plain, rounded Result, runs Alone;
-        formula "ffn_up[t, f] = Σ_d ffn_norm[t, d] · w3[f, d]   ({D} terms)"
+        formula "ffn_up[t, f] = Σ_d {ffn_input}[t, d] · w3[f, d]   ({D} terms)"
         purpose "For each unit: the value that passes through its gate."
         aliases "mlp.up_proj" "mlp.hook_pre_linear" "ffn_up-L" "ffnUpX"
     FfnAct "ffn_act" Layer [Token, Hidden] Activation from [of(Stage::FfnGate)]
         with [if_has("xielu", &[A::Two], When::Xielu)]
         unit Plain, rounded Result, runs Alone, only Activation;
-        formula "ffn_act[t, f] = {activation}({gate}[t, f])"
+        formula "ffn_act[t, f] = {activation},   g = {gate}[t, f]"
         purpose "The activation, value by value: it makes the network more than one linear map."
         aliases "mlp.act_fn" "mlp.hook_post" "" ""
     FfnHidden "ffn_hidden" Layer [Token, Hidden] Mul from [of(Stage::FfnSilu), of(Stage::FfnUp)] with []
@@ -312,19 +312,19 @@ stages! {
         aliases "input of mlp.down_proj" "mlp.hook_post" "ffn_swiglu-L" "h"
     FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] Quantize from [of(Stage::FfnHidden)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnHidden)], only Int8 else FfnHidden;
-        formula "ffn_hidden_q8 = ffn_hidden / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
+        formula "ffn_hidden_q8 = {neurons} / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "The int8 input of the next product, which then multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] Quantize from [of(Stage::FfnHidden)]
         with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FfnHidden)], only Int8 else FfnHidden;
-        formula "ffn_hidden_scale[t, j] = max |ffn_hidden| of group j / 127   ({g} values a group along the {F} units, the last may have fewer)"
+        formula "ffn_hidden_scale[t, j] = max |{neurons}| of group j / 127   ({g} values a group along the {F} units, the last may have fewer)"
         purpose "The scale of each group: a value is its int8 value times the scale, with an error of at most half a scale."
         aliases "" "" "" ""
     FfnDown "ffn_down" Layer [Token, Dim] Linear from [of(Stage::FfnHiddenQ8), of(Stage::FfnHiddenScale)]
         with [weight("w2", &[A::Dim, A::Hidden]), bias("b2", &[A::Dim], When::MlpBias)]
         unit Plain, rounded Result, runs Alone;
-        formula "ffn_down[t, d] = Σ_f ffn_hidden[t, f] · w2[d, f]   ({F} terms)"
+        formula "ffn_down[t, d] = Σ_f {neurons}[t, f] · w2[d, f]   ({F} terms)"
         purpose "The outputs of the units, projected back to the residual stream."
         aliases "mlp.down_proj" "hook_mlp_out" "ffn_out-L" "ffnOutput"
     PostFfnNorm "post_ffn_norm" Layer [Token, Dim] RmsNorm from [of(Stage::FfnDown)]
@@ -371,12 +371,12 @@ stages! {
 
     PenalizedLogits "penalized_logits" Sampler [Vocab] Penalize from [of(Stage::CappedLogits)] with []
         unit Logit, rounded Never, runs Derived, only Penalty else CappedLogits;
-        formula "penalized_logits[v] = x / penalty where x ≥ 0, x · penalty where x < 0, x = logits[last, v], for every token v of the text so far; x for the others"
+        formula "penalized_logits[v] = x / penalty where x ≥ 0, x · penalty where x < 0, x = {logits}[last, v], for every token v of the text so far; x for the others"
         purpose "The repetition penalty makes every token less likely that the text has already, whether it has it once or often."
         aliases "" "" "" ""
     Probs "probs" Sampler [Vocab] Probs from [of(Stage::PenalizedLogits)] with []
         unit Probability, rounded Never, runs Derived;
-        formula "probs = softmax(logits[last, :] / temperature); at temperature 0 softmax(logits[last, :])"
+        formula "probs = softmax({logits}[last, :] / temperature); at temperature 0 softmax({logits}[last, :])"
         purpose "The scores after the last token as probabilities."
         aliases "" "" "" ""
     MinP "min_p" Sampler [Vocab] MinP from [of(Stage::Probs)] with []
