@@ -10,6 +10,8 @@ mod common;
 mod edits;
 #[path = "golden/families.rs"]
 mod families;
+#[path = "golden/families_bf16.rs"]
+mod families_bf16;
 #[path = "golden/q8.rs"]
 mod q8;
 #[path = "golden/reference.rs"]

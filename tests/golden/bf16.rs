@@ -21,7 +21,7 @@ use super::common::fixture;
 const MODELS: [&str; 3] = ["mha_bias", "mistral", "qwen3"];
 
 /// The share of a stage's values whose bits must be equal.
-const SHARE: f64 = 0.99;
+pub(crate) const SHARE: f64 = 0.99;
 
 fn model(name: &str, cpu: Cpu) -> Model {
     let checkpoint = checkpoint::open(&fixture(&format!("golden/{name}"))).unwrap();
@@ -168,7 +168,7 @@ fn values(buffer: &Buffer) -> &Vec<f32> {
 
 /// Compares two stages with rows of `width` values. Returns the share of equal values, and the largest distance in
 /// units in the last place of the row's largest value.
-fn difference(ours: &[f32], theirs: &[f32], width: usize) -> (f64, f32) {
+pub(crate) fn difference(ours: &[f32], theirs: &[f32], width: usize) -> (f64, f32) {
     assert_eq!(ours.len(), theirs.len());
     let (mut same, mut worst) = (0, 0.0_f32);
     for (ours, theirs) in ours.chunks(width).zip(theirs.chunks(width)) {

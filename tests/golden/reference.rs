@@ -34,6 +34,10 @@ pub(crate) fn read(path: &Path) -> BTreeMap<String, Tensor> {
                 let words = view.data().as_chunks::<4>().0.iter();
                 words.map(|word| f64::from(f32::from_le_bytes(*word))).collect()
             }
+            Dtype::BF16 => {
+                let words = view.data().as_chunks::<2>().0.iter();
+                words.map(|word| half::bf16::from_le_bytes(*word).to_f64()).collect()
+            }
             Dtype::F64 => words.map(|word| f64::from_le_bytes(*word)).collect(),
             Dtype::I64 => words.map(|word| i64::from_le_bytes(*word) as f64).collect(),
             other => panic!("{other:?}"),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use layers::{LayerSet, Sees};
 pub use precision::{ARITHMETIC, Arithmetic, CacheDtype, DEFAULT_GROUP, Precision};
-pub use rope::{Pairing, Rope, RopeScaling};
+pub use rope::{Pairing, Rope, RopeRounding, RopeScaling};
 pub use switches::{Activation, Multipliers, Norm, NormKind, Placement, QkNormForm, QkWidth, QueryScale};
 
 use crate::error::{Error, Result};
@@ -53,6 +53,9 @@ pub struct ModelConfig {
     pub rope_layers: LayerSet,
     /// The two components of a head that form a pair for RoPE. It follows from how the checkpoint stores wq and wk.
     pub pairing: Pairing,
+    /// What bfloat16 rounds in RoPE.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rope_rounding: RopeRounding,
     /// Whether the query, key and value projections add a bias.
     pub qkv_bias: bool,
     /// Whether the attention's output projection adds a bias.
@@ -132,6 +135,7 @@ impl ModelConfig {
             rope_dim: None,
             rope_layers: LayerSet::ALL,
             pairing: Pairing::Halves,
+            rope_rounding: RopeRounding::Products,
             qkv_bias: false,
             output_bias: false,
             mlp_bias: false,
@@ -332,6 +336,7 @@ impl ModelConfig {
             (self.local_rope.is_some(), "a RoPE of its own for the layers with a window"),
             (self.turned() != self.head_dim, "a RoPE of some of a head's components"),
             ((0..self.ropes()).any(factors), "a RoPE scaling with an attention factor or a changing one"),
+            (self.rope_rounding != RopeRounding::Products, "a RoPE that bfloat16 rounds once"),
             (norm.kind == NormKind::Layer || form.kind == NormKind::Layer, "LayerNorm"),
             (!norm.weight || !form.weight, "norms without a weight"),
             (norm.one_plus, "norms with the weight 1 + w"),

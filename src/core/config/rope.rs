@@ -150,6 +150,31 @@ impl Rope {
     }
 }
 
+/// What bfloat16 rounds in RoPE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RopeRounding {
+    /// The cosines and sines, each product, and the sum of two products.
+    #[default]
+    Products,
+    /// The cosines and sines, and the sum (Command R).
+    Sum,
+    /// Only the sum. The cosines and sines stay in float32 (OLMo 2, ERNIE 4.5).
+    SumOfFloat32,
+}
+
+impl RopeRounding {
+    /// Whether the cosines and sines are rounded.
+    pub fn rounds_tables(self) -> bool {
+        self != Self::SumOfFloat32
+    }
+
+    /// Whether each product is rounded.
+    pub fn rounds_products(self) -> bool {
+        self == Self::Products
+    }
+}
+
 /// The two ways to pair the C components of a head for RoPE. They differ by a permutation of the rows of wq and wk. A
 /// checkpoint stores those rows either permuted or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -96,15 +96,9 @@ impl Folder {
         if rule.by == 1.0 {
             return exact;
         }
-        let times = |x: f64| {
-            let product = x * f64::from(rule.by);
-            if rule.rounded == Rounded::Never { product } else { to_bf16(product) }
-        };
-        Exact {
-            value: times(exact.value),
-            other: times(exact.other),
-            largest: exact.largest * f64::from(rule.by).abs(),
-        }
+        let times = |x: f64| near(x * f64::from(rule.by), rule.rounded != Rounded::Never);
+        let all = times(exact.value).into_iter().chain(times(exact.other));
+        Exact { largest: exact.largest * f64::from(rule.by).abs(), ..one_of(all) }
     }
 
     /// The result of `rule` before its factor.
@@ -181,7 +175,8 @@ impl Folder {
             Fold::Rotate { pair: [a, b], cos, sin, second } => {
                 let (cos, sin) = (number(cos), number(sin));
                 let (one, other) = if second { (sin, cos) } else { (cos, -sin) };
-                let (one, other) = (round(number(a) * one), round(number(b) * other));
+                let product = |x: f64| if rule.rounded == Rounded::ProductsAndSum { round(x) } else { x };
+                let (one, other) = (product(number(a) * one), product(number(b) * other));
                 sum(one + other, one.abs().max(other.abs()))
             }
             Fold::Cached { from, dtype } => of(match (dtype, number(from)) {
@@ -197,17 +192,9 @@ impl Folder {
             Fold::Cap { x, cap } => {
                 let (x, cap) = (number(x), f64::from(cap));
                 // Each of the three results may be near the middle between two bfloat16 numbers.
-                let near = [1.0, 1.0 - TIE, 1.0 + TIE];
-                let quotients = near.map(|by| round(x / cap * by));
-                let tanhs = quotients.into_iter().flat_map(|x| near.map(|by| round(x.tanh() * by)));
-                let mut all = tanhs.map(|tanh| round(tanh * cap));
-                let value = all.next().unwrap_or(f64::NAN);
-                let other = all.find(|other| *other != value).unwrap_or(value);
-                Exact {
-                    value,
-                    other: if rule.rounded == Rounded::Never { value } else { other },
-                    ..of(value)
-                }
+                let is_rounded = rule.rounded != Rounded::Never;
+                let tanhs = near(x / cap, is_rounded).into_iter().flat_map(|x| near(x.tanh(), is_rounded));
+                one_of(tanhs.map(|tanh| round(tanh * cap)))
             }
             Fold::Mask { x, seen } => of(if seen { number(x) } else { f64::NEG_INFINITY }),
             Fold::Softmax { x, at, temperature } => {
@@ -222,8 +209,12 @@ impl Folder {
             }
             Fold::Add { a, b, by } => {
                 let (a, b) = (number(a), number(b));
-                let b = if by == 1.0 { b } else { round(b * f64::from(by)) };
-                sum(a + b, a.abs().max(b.abs()))
+                if by == 1.0 {
+                    return sum(a + b, a.abs().max(b.abs()));
+                }
+                let products = near(b * f64::from(by), rule.rounded != Rounded::Never);
+                let largest = a.abs().max(products[0].abs());
+                Exact { largest, ..one_of(products.into_iter().map(|b| round(a + b))) }
             }
             Fold::Mul { a, b } => of(number(a) * number(b)),
             Fold::Silu { gate } => {
@@ -232,7 +223,7 @@ impl Folder {
             }
             Fold::Activation { x, activation, numbers } => {
                 let number_of = |at: usize| numbers.map_or(0.0, |place| number(Cell { place, at }));
-                of(ops::activation::exact(activation, [number_of(0), number_of(1)], number(x)))
+                of(ops::activation::exact(activation, [number_of(0), number_of(1)], number(x), round))
             }
             // A float32 quotient has the same bits whether it is rounded directly or to float64 first. NaN becomes 0,
             // as in Rust's conversion to integers.
@@ -278,6 +269,18 @@ impl Folder {
             _ => self.last.insert((line, work())).1,
         }
     }
+}
+
+/// The bfloat16 numbers to which float32 may round `x`, the most exact one first; `x` itself without rounding.
+fn near(x: f64, is_rounded: bool) -> [f64; 3] {
+    [1.0, 1.0 - TIE, 1.0 + TIE].map(|by| if is_rounded { to_bf16(x * by) } else { x })
+}
+
+/// The first number as a result, with another one of them if they differ.
+fn one_of(mut all: impl Iterator<Item = f64>) -> Exact {
+    let value = all.next().unwrap_or(f64::NAN);
+    let other = all.find(|other| *other != value).unwrap_or(value);
+    Exact { value, other, largest: value.abs() }
 }
 
 /// Σ a · b, and the magnitude of the largest term.

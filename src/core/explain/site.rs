@@ -236,19 +236,10 @@ impl SiteRules<'_> {
     /// The rule of cell `at`, a row-major index.
     pub fn cell(&self, at: usize) -> Rule {
         let rounded = match self.rules.card.precision {
-            Precision::Bf16 => match self.site.stage.info().rounded {
-                Rounded::TwiceInNorm if self.rounded_once() => Rounded::Result,
-                rounded => rounded,
-            },
+            Precision::Bf16 => self.rules.card.rounded(self.site.stage),
             Precision::F32 | Precision::Q8 { .. } => Rounded::Never,
         };
         Rule { fold: self.fold(at), rounded, by: self.factor(at) }
-    }
-
-    /// Whether the norm rounds only its result.
-    fn rounded_once(&self) -> bool {
-        let config = &self.rules.card.config;
-        config.norm.rounded_once || self.norm_kind() == NormKind::Layer
     }
 
     /// The kind of the norm.

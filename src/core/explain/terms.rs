@@ -244,6 +244,9 @@ impl<O: Operands> Explainer<'_, O> {
                     self.applied(constant("the attention factor of the scaling", f64::from(factor)), value);
                 }
                 self.result(value);
+                if of.cell(at).rounded == Rounded::Never {
+                    self.folded.result = Some(value);
+                }
             }
             Fold::Hide { seen } => {
                 let value = if seen { 0.0 } else { f32::NEG_INFINITY };
@@ -265,7 +268,10 @@ impl<O: Operands> Explainer<'_, O> {
                 }
             }
             Fold::Int8 { x, scales, group, w, bias } => self.int8(x, scales, group, w, bias)?,
-            Fold::Rotate { pair, cos, sin, second } => self.rotate(pair, cos, sin, second)?,
+            Fold::Rotate { pair, cos, sin, second } => {
+                let rounds_products = of.cell(at).rounded == Rounded::ProductsAndSum;
+                self.rotate(pair, (cos, sin), second, rounds_products)?;
+            }
             Fold::Cached { from, dtype } => {
                 let (value, operand) = self.read(from)?;
                 let kept = match dtype {
@@ -339,12 +345,12 @@ impl<O: Operands> Explainer<'_, O> {
                     let Some(place) = numbers else { continue };
                     let operand;
                     (*learned, operand) = self.read(Cell { place, at })?;
-                    let factor = ops::activation::xielu_numbers([*learned; 2])[at];
+                    let factor = ops::activation::xielu_numbers([*learned; 2], self.precision)[at];
                     self.applied(operand, factor);
                 }
                 let (mut out, arithmetic) = ([0.0], self.arithmetic);
                 let silu = |x: &[f32], out: &mut [f32]| arithmetic.silu_all(x, out);
-                ops::activation::activate(activation, silu, learned, &[value], &mut out);
+                ops::activation::activate(activation, silu, learned, self.precision, &[value], &mut out);
                 self.applied(constant(activation.formula(), f64::from(out[0])), out[0]);
                 self.result(out[0]);
             }
@@ -518,14 +524,22 @@ impl<O: Operands> Explainer<'_, O> {
         Ok(())
     }
 
-    fn rotate(&mut self, pair: [Cell; 2], cos: Cell, sin: Cell, second: bool) -> Result<()> {
+    fn rotate(
+        &mut self,
+        pair: [Cell; 2],
+        (cos, sin): (Cell, Cell),
+        second: bool,
+        rounds_products: bool,
+    ) -> Result<()> {
         let ((a, of_a), (b, of_b)) = (self.read(pair[0])?, self.read(pair[1])?);
         let turned = self.turned_by(cos);
         let ((cos, of_cos), (sin, of_sin)) = (self.read(cos)?, self.read(sin)?);
         let mut out = [0.0; 2];
-        ops::rope::rope(&[a, b], &[cos], &[sin], Pairing::Neighbours, self.precision, &mut out);
+        let inner = if rounds_products { self.precision } else { Precision::F32 };
+        ops::rope::rope(&[a, b], &[cos], &[sin], Pairing::Neighbours, inner, &mut out);
+        round::row(self.precision, &mut out);
         self.folded.is_sum = true;
-        let round = |x: f32| f64::from(round::value(self.precision, x));
+        let round = |x: f32| f64::from(round::value(inner, x));
         let (one, other) = match second {
             false => {
                 let minus = constant("sign", -1.0);

@@ -2,7 +2,8 @@
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
-use crate::config::Activation;
+use super::round;
+use crate::config::{Activation, Precision};
 
 /// 2 · √(2/π).
 const TWICE: f32 = 1.595_769_2;
@@ -10,15 +11,19 @@ const TWICE: f32 = 1.595_769_2;
 const CUBIC: f32 = 0.044_715;
 /// β of xIELU.
 const BETA: f32 = 0.5;
+/// The largest negative value of which xIELU takes the exponential.
+const EPS: f32 = -1e-6;
 
 /// The number of values that are passed to SiLU at once.
 const AT_ONCE: usize = 64;
 
-/// out = `activation`(x). `silu` computes SiLU. `numbers` are the two stored numbers of xIELU ([`xielu_numbers`]).
+/// out = `activation`(x). `silu` computes SiLU. `numbers` are the two stored numbers of xIELU ([`xielu_numbers`]). In
+/// bfloat16, each operation of xIELU is rounded, as in transformers; the others are not rounded here.
 pub fn activate(
     activation: Activation,
     silu: impl Fn(&[f32], &mut [f32]),
     numbers: [f32; 2],
+    precision: Precision,
     x: &[f32],
     out: &mut [f32],
 ) {
@@ -46,23 +51,41 @@ pub fn activate(
         Activation::Gelu => pairs(out, &|x| 0.5 * x * libm::erfcf(-x * FRAC_1_SQRT_2)),
         Activation::Relu2 => pairs(out, &|x| x.max(0.0) * x.max(0.0)),
         Activation::Xielu => {
-            let [positive, negative] = xielu_numbers(numbers);
-            pairs(out, &|x| match x > 0.0 {
-                true => positive * x * x + BETA * x,
-                false => (libm::expm1f(x.min(-1e-6)) - x) * negative + BETA * x,
-            });
+            let [positive, negative] = xielu_numbers(numbers, precision);
+            match precision {
+                Precision::Bf16 => {
+                    let round = |x| round::value(Precision::Bf16, x);
+                    pairs(out, &|x| match x > 0.0 {
+                        true => round(round(round(positive * x) * x) + round(BETA * x)),
+                        false => {
+                            let power = round(libm::expm1f(x.min(round(EPS))));
+                            round(round(round(power - x) * negative) + round(BETA * x))
+                        }
+                    });
+                }
+                Precision::F32 | Precision::Q8 { .. } => pairs(out, &|x| match x > 0.0 {
+                    true => positive * x * x + BETA * x,
+                    false => (libm::expm1f(x.min(EPS)) - x) * negative + BETA * x,
+                }),
+            }
         }
     }
 }
 
 /// The factors of xIELU for positive and for negative values: softplus of the stored numbers, and β more for the second.
-pub fn xielu_numbers([positive, negative]: [f32; 2]) -> [f32; 2] {
-    let softplus = |x: f32| if x > 20.0 { x } else { libm::log1pf(libm::expf(x)) };
-    [softplus(positive), BETA + softplus(negative)]
+pub fn xielu_numbers([positive, negative]: [f32; 2], precision: Precision) -> [f32; 2] {
+    let round = |x| round::value(precision, x);
+    let softplus = |x: f32| round(if x > 20.0 { x } else { libm::log1pf(libm::expf(x)) });
+    [softplus(positive), round(BETA + softplus(negative))]
 }
 
-/// The same in float64, by the formulas.
-pub fn exact(activation: Activation, [positive, negative]: [f64; 2], x: f64) -> f64 {
+/// The same in float64, by the formulas. `round` rounds each operation of xIELU.
+pub fn exact(
+    activation: Activation,
+    [positive, negative]: [f64; 2],
+    x: f64,
+    round: impl Fn(f64) -> f64,
+) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
@@ -72,11 +95,15 @@ pub fn exact(activation: Activation, [positive, negative]: [f64; 2], x: f64) -> 
         Activation::Gelu => 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
         Activation::Relu2 => x.max(0.0) * x.max(0.0),
         Activation::Xielu => {
-            let softplus = |x: f64| if x > 20.0 { x } else { x.exp().ln_1p() };
-            match x > 0.0 {
-                true => softplus(positive) * x * x + 0.5 * x,
-                false => (x.min(-1e-6).exp_m1() - x) * (0.5 + softplus(negative)) + 0.5 * x,
-            }
+            let softplus = |x: f64| round(if x > 20.0 { x } else { x.exp().ln_1p() });
+            let curve = match x > 0.0 {
+                true => round(round(softplus(positive) * x) * x),
+                false => {
+                    let power = round(x.min(round(f64::from(EPS))).exp_m1());
+                    round(round(power - x) * round(0.5 + softplus(negative)))
+                }
+            };
+            curve + round(0.5 * x)
         }
     }
 }
@@ -94,10 +121,17 @@ mod tests {
         use Activation::{Gelu, GeluTanh, Relu2, Silu, Xielu};
         for activation in [Silu, GeluTanh, Gelu, Relu2, Xielu] {
             let mut out = vec![0.0; x.len()];
-            activate(activation, |x, out| Arithmetic::Fused.silu_all(x, out), numbers, &x, &mut out);
+            activate(
+                activation,
+                |x, out| Arithmetic::Fused.silu_all(x, out),
+                numbers,
+                Precision::F32,
+                &x,
+                &mut out,
+            );
             let mut squares = [0.0; 2];
             for (x, y) in x.iter().zip(&out) {
-                let exact = exact(activation, numbers.map(f64::from), f64::from(*x));
+                let exact = exact(activation, numbers.map(f64::from), f64::from(*x), |x| x);
                 squares[0] += (f64::from(*y) - exact).powi(2);
                 squares[1] += exact * exact;
                 // In xIELU, two terms as large as x cancel.

@@ -14,13 +14,25 @@ impl ModelCard {
         let text = text + &self.of_norm(stage);
         match self.precision {
             Precision::Q8 { group } => text + &in_int8(stage, group),
-            Precision::Bf16 => text + in_bfloat16(stage),
+            Precision::Bf16 => text + in_bfloat16(self.rounded(stage)),
             Precision::F32 => text,
         }
     }
 }
 
 impl ModelCard {
+    /// The rounding of `stage` in bfloat16: that of Llama, or of another family.
+    pub fn rounded(&self, stage: Stage) -> Rounded {
+        let (norm, form, rope) = (self.config.norm, self.config.qk_norm_form, self.config.rope_rounding);
+        let kind = if stage.is_qk_norm() { form.kind } else { norm.kind };
+        match stage.info().rounded {
+            Rounded::TwiceInNorm if norm.rounded_once || kind == NormKind::Layer => Rounded::Result,
+            Rounded::ProductsAndSum if !rope.rounds_products() => Rounded::Result,
+            Rounded::Result if stage.is_rope_table() && !rope.rounds_tables() => Rounded::Never,
+            rounded => rounded,
+        }
+    }
+
     /// The note on the formula of `stage` where its norm or its activation differs from Llama's.
     fn of_norm(&self, stage: Stage) -> String {
         match stage.info().op {
@@ -70,9 +82,9 @@ fn in_int8(stage: Stage, group: usize) -> String {
     }
 }
 
-/// The bfloat16 note on the formula of `stage`: the points at which PyTorch rounds.
-fn in_bfloat16(stage: Stage) -> &'static str {
-    match stage.info().rounded {
+/// The bfloat16 note on a formula: the points at which PyTorch rounds.
+fn in_bfloat16(rounded: Rounded) -> &'static str {
+    match rounded {
         Rounded::Never => "",
         Rounded::Result => "; the result rounded to bfloat16",
         Rounded::TwiceInNorm => "; rounded to bfloat16 before and after the product with the weight",

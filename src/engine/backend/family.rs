@@ -2,7 +2,7 @@
 //! refused by a backend that has none, before its weights are loaded.
 
 use super::{Buffer, Vector};
-use llama_trace_core::config::{Activation, Pairing};
+use llama_trace_core::config::{Activation, Pairing, RopeRounding};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops::norm::Form;
 use llama_trace_core::tensor::Tensor;
@@ -38,7 +38,7 @@ pub trait FamilyOperations {
         &self,
         x: &Buffer,
         tables: (&Buffer, &Buffer, usize),
-        pairing: Pairing,
+        form: (Pairing, RopeRounding),
         sizes: (usize, usize, usize),
         out: &mut Buffer,
     ) -> Result<()>;

@@ -4,6 +4,7 @@
 use super::Model;
 use super::norms::{Norm, families};
 use crate::backend::{Buffer, Pass, Span};
+use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::ops::round;
@@ -35,11 +36,16 @@ pub(super) fn rope_table(
 ) -> Result<()> {
     let (rope, pairs) = (model.config.rope(number), model.config.turned() / 2);
     let factor = rope.attention_factor();
-    if factor == 1.0 && !rope.varies() {
+    let precision = match model.config.rope_rounding.rounds_tables() {
+        true => model.backend.precision(),
+        false => Precision::F32,
+    };
+    if factor == 1.0 && !rope.varies() && precision == model.backend.precision() {
         return model.backend.rope_table(&model.ropes[number], pairs, pass, cos, sin);
     }
-    // LongRoPE and dynamic scaling depend on the length of the text, and YaRN has a factor of all cosines and sines.
-    let (precision, arithmetic) = (model.backend.precision(), model.backend.arithmetic());
+    // LongRoPE and dynamic scaling depend on the length of the text, YaRN has a factor of all cosines and sines, and OLMo
+    // 2 does not round them to bfloat16.
+    let arithmetic = model.backend.arithmetic();
     let mut row = 0;
     for span in spans {
         let frequencies = ops::rope::frequencies(arithmetic, 2 * pairs, &rope, span.keys());
@@ -57,7 +63,8 @@ pub(super) fn rope_table(
     Ok(())
 }
 
-/// out (T, heads, C) = x rotated. GLM-4, Phi-4-mini and StableLM rotate only the first components of a head.
+/// out (T, heads, C) = x rotated. GLM-4, Phi-4-mini and StableLM rotate only the first components of a head. Command R
+/// and OLMo 2 round only the result to bfloat16.
 pub(super) fn rope(
     model: &Model,
     x: &Buffer,
@@ -67,10 +74,11 @@ pub(super) fn rope(
 ) -> Result<()> {
     let (config, backend) = (&model.config, &model.backend);
     let (c, turned, pairing) = (config.head_dim, config.turned(), config.pairing);
-    if turned == c {
+    let rounding = config.rope_rounding;
+    if turned == c && (rounding.rounds_products() || backend.precision() != Precision::Bf16) {
         return backend.rope(x, cos, sin, pairing, heads, c, tokens, out);
     }
-    families(&**backend)?.rope_part(x, (cos, sin, turned / 2), pairing, (tokens, heads, c), out)
+    families(&**backend)?.rope_part(x, (cos, sin, turned / 2), (pairing, rounding), (tokens, heads, c), out)
 }
 
 /// Multiplies the queries by the factor of their position.

@@ -174,6 +174,7 @@ fn of_family(read: &Reading<'_>, screen: &mut Screen<'_>, ignore: &[String]) -> 
         rope_dim: ropes.dim,
         rope_layers: of_layers.roped,
         pairing: family.pairing,
+        rope_rounding: family.rope_rounding,
         qkv_bias: family.qkv_bias || all || attention || read.is(Means::QkvBias)?,
         output_bias: all || attention || read.is(Means::OutputBias)?,
         mlp_bias: all || read.is(Means::MlpBias)?,

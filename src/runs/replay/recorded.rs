@@ -34,7 +34,7 @@ use llama_trace_core::trace::draw::{Draw, DrawAt};
 use llama_trace_core::trace::pattern::Measuring;
 use llama_trace_core::trace::source::all_recorded;
 use llama_trace_core::trace::spread::Counting;
-use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::stage::{Rounded, Section};
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{
     Answer, Block, Cached, Filters, Fork, ModelCard, Order, Outline, Part, PassDims, PassOutline, Pattern,
@@ -390,12 +390,12 @@ impl Reader {
         let rules = self.rules();
         let ModelCard { precision, arithmetic, .. } = *self.trace.card();
         let of = rules.of(site).filter(|_| self.judged.is_none())?;
-        let number = |i: usize| match of.cell(line.cell(i).at).fold {
-            Fold::Angle { position, frequency, sine, factor, .. } => {
-                let (sin, cos) = arithmetic.sin_cos(position as f32 * frequency.value);
-                Some(round::value(precision, if sine { sin } else { cos } * factor))
-            }
-            _ => None,
+        let number = |i: usize| {
+            let rule = of.cell(line.cell(i).at);
+            let Fold::Angle { position, frequency, sine, factor, .. } = rule.fold else { return None };
+            let (sin, cos) = arithmetic.sin_cos(position as f32 * frequency.value);
+            let value = if sine { sin } else { cos } * factor;
+            Some(if rule.rounded == Rounded::Never { value } else { round::value(precision, value) })
         };
         (0..line.count).map(number).collect()
     }

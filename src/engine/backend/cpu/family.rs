@@ -3,7 +3,7 @@
 use super::{Cpu, ELEMENTS, each_row, floats, floats_mut, kernel, weights};
 use crate::backend::family::{FamilyOperations, NormOf};
 use crate::backend::{Buffer, Vector};
-use llama_trace_core::config::{Activation, Pairing};
+use llama_trace_core::config::{Activation, Pairing, Precision, RopeRounding};
 use llama_trace_core::error::Result;
 use llama_trace_core::memory;
 use llama_trace_core::ops::elementwise::{add_scaled, cap, times};
@@ -53,19 +53,21 @@ impl FamilyOperations for Cpu {
         &self,
         x: &Buffer,
         (cos, sin, pairs): (&Buffer, &Buffer, usize),
-        pairing: Pairing,
+        (pairing, rounding): (Pairing, RopeRounding),
         (rows, heads, head_dim): (usize, usize, usize),
         out: &mut Buffer,
     ) -> Result<()> {
         let (width, turned) = (heads * head_dim, 2 * pairs);
         let (x, out) = (&floats(x)[..rows * width], &mut floats_mut(out)[..rows * width]);
         let (cos, sin) = (floats(cos), floats(sin));
+        let inner = if rounding.rounds_products() { self.precision } else { Precision::F32 };
         each_row(&self.stop, x, out, width, |row, x, out| {
             let (cos, sin) = (&cos[row * pairs..][..pairs], &sin[row * pairs..][..pairs]);
             for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-                self.kernel.isa.rope(&x[..turned], cos, sin, pairing, self.precision, &mut out[..turned]);
+                self.kernel.isa.rope(&x[..turned], cos, sin, pairing, inner, &mut out[..turned]);
                 out[turned..].copy_from_slice(&x[turned..]);
             }
+            self.round(out);
         })
     }
 
@@ -79,7 +81,7 @@ impl FamilyOperations for Cpu {
     ) -> Result<()> {
         each_row(&self.stop, &floats(x)[..count], &mut floats_mut(out)[..count], ELEMENTS, |_, x, out| {
             let silu = |x: &[f32], out: &mut [f32]| self.kernel.isa.silu(x, out);
-            activation::activate(activation, silu, numbers, x, out);
+            activation::activate(activation, silu, numbers, self.precision, x, out);
             self.round(out);
         })
     }

@@ -2,8 +2,8 @@
 
 use super::Fallback::{self, Flag, Number, Size};
 use super::{
-    BASE, Family, Means as M, Norm, NormKind, Pairing, Placement, QkNormForm, QkWidth, ROUNDED_ONCE, Roped,
-    Windows, field, idle, nullable, refused,
+    BASE, Family, Means as M, Norm, NormKind, Pairing, Placement, QkNormForm, QkWidth, ROUNDED_ONCE,
+    RopeRounding, Roped, Windows, field, idle, nullable, refused,
 };
 
 /// Command R and R+ (Cohere, 2024).
@@ -21,6 +21,7 @@ pub(super) const COHERE: Family = Family {
     ],
     theta: 500_000.0,
     pairing: Pairing::Neighbours,
+    rope_rounding: RopeRounding::Sum,
     norm: Norm { kind: NormKind::Layer, ..ROUNDED_ONCE },
     placement: Placement::Parallel,
     qk_norm: Some(QkNormForm {

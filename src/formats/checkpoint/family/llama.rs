@@ -1,7 +1,7 @@
 //! Llama, and the families that differ from it by biases, multipliers or the layers with RoPE.
 
 use super::Fallback::{self, Flag, Number, Required, Size, Text};
-use super::{BASE, Family, Means as M, Pairing, Roped, Windows, field, nullable};
+use super::{BASE, Family, Means as M, Pairing, RopeRounding, Roped, Windows, field, nullable};
 
 /// Llama 1 to 3.3 (Touvron et al., 2023; Grattafiori et al., 2024).
 pub(super) const LLAMA: Family = Family {
@@ -69,6 +69,7 @@ pub(super) const ERNIE4_5: Family = Family {
     ],
     theta: 500_000.0,
     pairing: Pairing::Neighbours,
+    rope_rounding: RopeRounding::SumOfFloat32,
     ..BASE
 };
 

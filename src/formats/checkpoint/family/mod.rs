@@ -14,7 +14,9 @@ mod olmo;
 mod others;
 mod qwen;
 
-use llama_trace_core::config::{Activation, Norm, NormKind, Pairing, Placement, QkNormForm, QkWidth};
+use llama_trace_core::config::{
+    Activation, Norm, NormKind, Pairing, Placement, QkNormForm, QkWidth, RopeRounding,
+};
 
 use super::names::LayerWeight;
 pub use super::names::Renames;
@@ -53,6 +55,8 @@ pub struct Family {
     pub query_scale: bool,
     /// The components that RoPE rotates together.
     pub pairing: Pairing,
+    /// What bfloat16 rounds in RoPE.
+    pub rope_rounding: RopeRounding,
     /// The norms of the residual stream.
     pub norm: Norm,
     /// Their places.
@@ -172,6 +176,7 @@ const BASE: Family = Family {
     rope_kinds: ROPE_KINDS,
     query_scale: false,
     pairing: Pairing::Halves,
+    rope_rounding: RopeRounding::Products,
     norm: RMS,
     placement: Placement::Before,
     qk_norm: None,

@@ -3,7 +3,7 @@
 use super::Fallback::{self, Flag, Number, Size};
 use super::{
     BASE, Family, LayerWeight as L, Means as M, Placement, QK_NORM, QkNormForm, QkWidth, ROUNDED_ONCE,
-    Windows, field, nullable,
+    RopeRounding, Windows, field, nullable,
 };
 
 /// OLMo et al., 2024, "2 OLMo 2 Furious".
@@ -15,6 +15,7 @@ pub(super) const OLMO2: Family = Family {
         field(M::Epsilon, "rms_norm_eps", Number(1e-5)),
         field(M::AttentionBias, "attention_bias", Flag(false)),
     ],
+    rope_rounding: RopeRounding::SumOfFloat32,
     norm: ROUNDED_ONCE,
     placement: Placement::After,
     qk_norm: Some(QkNormForm { width: QkWidth::Whole, ..QK_NORM }),

@@ -85,6 +85,7 @@ pub(super) fn model_config(
         rope_dim: (turned != head_dim).then_some(turned),
         rope_layers: windows.roped,
         pairing: architecture.pairing,
+        rope_rounding: family.rope_rounding,
         qk_norm: qk_norm.is_some(),
         qk_norm_form: qk_norm.unwrap_or_default(),
         window: windows.window,
