@@ -42,7 +42,7 @@ pub(super) const BUGS: [(&str, &str, &str, &str, &[&str]); 32] = [
     ("window:wide", "smollm3", "p0/L1/masked_scores", "p0/L1/softmax", &[]),
     ("window:everywhere", "gemma2", "p0/L1/masked_scores", "p0/L1/softmax", &[]),
     ("rope_theta:global", "gemma3", "p0/L0/rope_cos", "p0/L0/softmax", &[]),
-    ("qk_norm_place", "gemma3", "p0/L0/xq_rope", "p0/L0/softmax", &[]),
+    ("qk_norm_place", "gemma3", "p0/L0/xq_rope", "p0/L0/softmax", &["norm_missing"]),
     ("qk_norm_place", "hunyuan", "p0/L0/xq_rope", "p0/L0/softmax", &[]),
     ("rope_layers", "smollm3", "p0/L1/keys", "p0/L1/softmax", &[]),
     ("rope_layers:exchanged", "smollm3", "p0/L0/keys", "p0/L0/softmax", &["rope_missing"]),
