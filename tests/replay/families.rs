@@ -13,7 +13,7 @@ use super::port::Port;
 const IDS: [u32; 9] = super::diff::IDS;
 
 /// Each mistake: its family, the stage that shows it first, and the first one among the outputs of transformers' modules.
-/// Then the other names that explain these values as well.
+/// Then the other names that may explain these values as well.
 pub(super) const BUGS: [(&str, &str, &str, &str, &[&str]); 32] = [
     ("norm_weight_as_stored", "gemma2", "p0/L0/attn_norm", "p0/L0/attn_norm", &[]),
     ("norm_weight_as_stored", "gemma3", "p0/L0/attn_norm", "p0/L0/attn_norm", &[]),
@@ -83,7 +83,8 @@ fn a_mistake_in_a_family_is_named_and_no_other() {
         for (b, address) in [(b.clone(), address), (of_modules(&b), shown)] {
             let report = judged(&model, &a, &b);
             let (_, found, names) = verdict(&report);
-            assert_eq!((&*found, &names), (address, &expected), "{bug} of {family}: {:?}", report.diagnosis);
+            assert_eq!(found, address, "{bug} of {family}");
+            assert!(names.contains(name) && names.is_subset(&expected), "{bug} of {family}: {names:?}");
             let one = report.diagnosis.iter().find(|one| one.name == name).unwrap();
             assert!(one.after < one.before / 8.0, "{bug} of {family}: {one:?}");
         }
