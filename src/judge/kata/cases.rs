@@ -40,7 +40,6 @@ fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
         context: 512,
         qk_norm: kata.name == "qk_norm",
         score_cap: is(Op::Cap).then_some(0.75),
-        logit_cap: is(Op::Cap).then_some(1.25),
         activation: if is(Op::Activation) { Activation::GeluTanh } else { Activation::Silu },
         ..ModelConfig::of_heads(heads, kv_heads, head_dim)
     };

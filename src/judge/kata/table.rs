@@ -363,13 +363,13 @@ pub const KATAS: &[Kata] = &[
     },
     Kata {
         name: "soft_cap",
-        stages: &[S::CappedScores, S::CappedLogits],
+        stages: &[S::CappedScores],
         given: &[],
-        inputs: &[port("x", "(H, T, K) or (T, V)", "scores or logits", Input(0))],
+        inputs: &[port("x", "(H, T, K)", "scaled dot products", Input(0))],
         numbers: &[Number::Cap],
-        output: "as x",
+        output: "(H, T, K)",
         formula: "out = c · tanh(x / c)",
-        about: "Gemma 2's soft cap: no value is beyond c",
+        about: "Gemma 2's soft cap: no score is beyond c",
     },
     Kata {
         name: "masked_scores",

@@ -139,6 +139,8 @@ fn every_computing_stage_has_a_kata() {
         // The kata `rms_norm`, of what a sublayer adds to the stream.
         Stage::PostAttnNorm,
         Stage::PostFfnNorm,
+        // The kata `soft_cap`, of the logits.
+        Stage::CappedLogits,
     ];
     let covered =
         |stage: &Stage| others.contains(stage) || KATAS.iter().any(|kata| kata.stages.contains(stage));
