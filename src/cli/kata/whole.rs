@@ -31,15 +31,13 @@ struct First {
 }
 
 /// Why a whole pass does not use all kata, in a sentence.
-pub(super) const UNUSED: &str = "It computes a Llama in float32, draws greedily, and keeps a cache.";
+pub(super) const UNUSED: &str = "It computes in float32, draws greedily, and keeps a cache.";
 
-/// Returns whether a whole pass of a Llama can use the kata. It draws greedily, in float32, with earlier passes.
+/// Returns whether a whole pass can use the kata. It draws greedily, in float32, with earlier passes.
 pub(super) fn is_used(kata: &Kata) -> bool {
     let is_sampler = kata.stages.iter().all(|stage| *stage >= Stage::PenalizedLogits);
     let int8 = kata.stages.iter().all(|stage| stage.is_int8() || stage.is_scale());
-    // Of other families.
-    let is_llama = !["soft_cap", "gelu"].contains(&kata.name);
-    is_llama && kata.name != "layer" && !int8 && (!is_sampler || kata.name == "argmax")
+    kata.name != "layer" && !int8 && (!is_sampler || kata.name == "argmax")
 }
 
 /// The kata in `DIR/STAGE.*`, and how to start each file: `.py` by python3, any other file by itself.
