@@ -84,7 +84,8 @@ fn a_mistake_in_a_family_is_named_and_no_other() {
             let report = judged(&model, &a, &b);
             let (_, found, names) = verdict(&report);
             assert_eq!(found, address, "{bug} of {family}");
-            assert!(names.contains(name) && names.is_subset(&expected), "{bug} of {family}: {names:?}");
+            let only = names.contains(name) && names.is_subset(&expected);
+            assert!(only, "{bug} of {family} at {found}: {:?}", report.diagnosis);
             let one = report.diagnosis.iter().find(|one| one.name == name).unwrap();
             assert!(one.after < one.before / 8.0, "{bug} of {family}: {one:?}");
         }

@@ -93,7 +93,7 @@ fn the_neurons_have_the_stages_of_their_family() {
     }
     let gemma = desk("gemma2", "p0/L1/ffn_hidden", (120, 40)).choose_view("neurons");
     gemma.shows("unit     gate       up      act   hidden");
-    gemma.shows("no direct effects on the logits: norms after each sublayer");
+    gemma.shows("no direct effects: norms after each sublayer");
     let llama = desk("smollm3", "p0/L1/ffn_hidden", (120, 40)).choose_view("neurons");
     llama.shows("unit     gate     silu       up   hidden");
 }

@@ -49,7 +49,7 @@ impl Known {
 }
 
 /// The mistakes, by name.
-const KNOWN: [Known; 91] = [
+const KNOWN: [Known; 89] = [
     Known::new("rope_pairing", "you paired other components for RoPE: {form}"),
     Known::new("rope_theta", "you used another θ: {form}"),
     Known::new("rope_scaling", "you scaled RoPE's frequencies by another rule: {form}"),
@@ -94,7 +94,6 @@ const KNOWN: [Known; 91] = [
     Known::new("logit_scale", "you scaled the logits by another factor: {form}"),
     Known::new("softcap", "you bounded the values by c · tanh(x / c): {form}"),
     Known::new("softcap_missing", "you left out the soft cap: {form}"),
-    Known::new("softcap_formula", "the soft cap is c · tanh(x / c); you computed {form}"),
     Known::new("softcap_late", "you applied the soft cap after the mask, so that no key is hidden"),
     Known::new("f16_rounding", "you computed in float16: {form}"),
     Known::new("wrong_axis", "you computed along another axis: {form}"),
@@ -135,7 +134,6 @@ const KNOWN: [Known; 91] = [
     Known::new("product_after", "the product is the result; you applied something after it: {form}"),
     Known::new("last_row", "you used other rows than the task asks for: {form}"),
     Known::new("residual_formula", "the residual sum is x + y; you computed {form}"),
-    Known::new("gelu_formula", "GELU is x/2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³))); you computed {form}"),
     Known::new("activation_overflow", "e^x is ∞ for large x, and ∞ / ∞ is NaN; write x / (1 + e^−x): {form}"),
     Known::new("gating", "the result is SiLU(gate) · up: {form}"),
     Known::new("penalty_formula", "the penalty divides positive logits and multiplies negative ones: {form}"),
@@ -274,16 +272,9 @@ pub(super) fn mistakes(
     layout::add(card, chain, &mut all);
     stream::add(card, chain, &mut all);
     values::add(card, found, right, &mut all);
-    for table in [
-        norms::ROWS,
-        rotary::ROWS,
-        rows::ROWS,
-        scores::ROWS,
-        products::ROWS,
-        draws::ROWS,
-        steps::ROWS,
-        families::ROWS,
-    ] {
+    for table in
+        [norms::ROWS, rotary::ROWS, rows::ROWS, scores::ROWS, products::ROWS, draws::ROWS, steps::ROWS]
+    {
         whole::add(table, &mut all);
     }
     scores::add_late(&mut all);

@@ -174,8 +174,6 @@ impl Case {
             Number::TypicalP => sampling.typical_p.into(),
             Number::Penalty => sampling.repetition_penalty.into(),
             Number::Random => rules.random(site.pass).unwrap_or(0.0),
-            Number::Cap if site.layer.is_some() => config.score_cap.unwrap_or(f32::INFINITY).into(),
-            Number::Cap => config.logit_cap.unwrap_or(f32::INFINITY).into(),
             Number::Group => sizes.group.unwrap_or(1) as f64,
             Number::OwnHeads => shape.get(1).copied().unwrap_or(1) as f64,
         };

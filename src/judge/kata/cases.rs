@@ -10,7 +10,7 @@ use super::case::{Case, Inputs};
 use super::run::{Numbers, Run};
 use super::table::Kata;
 use crate::check::ReadWeights;
-use llama_trace_core::config::{Activation, Arithmetic, ModelConfig, Precision};
+use llama_trace_core::config::{Arithmetic, ModelConfig, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{ModelCard, Op, PassDims, Sampling, Site, Stage, Weight};
 
@@ -31,7 +31,6 @@ fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
     let kv_heads = random.random_range(2..4);
     let head_dim = [8, 10][random.random_range(0..2)];
     let heads = kv_heads * if kv_heads == 2 { 3 } else { 2 };
-    let is = |op: Op| kata.stages[0].info().op == op;
     let config = ModelConfig {
         layers: LAYERS,
         dim: random.random_range(17..22),
@@ -39,9 +38,6 @@ fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
         vocab: random.random_range(29..37),
         context: 512,
         qk_norm: kata.name == "qk_norm",
-        score_cap: is(Op::Cap).then_some(0.75),
-        logit_cap: is(Op::Cap).then_some(1.25),
-        activation: if is(Op::Activation) { Activation::GeluTanh } else { Activation::Silu },
         ..ModelConfig::of_heads(heads, kv_heads, head_dim)
     };
     let int8 = kata.stages[0].info().op == Op::Quantize;
@@ -212,7 +208,7 @@ fn extreme(kata: &Kata, inputs: &mut Inputs) {
                 row.iter_mut().for_each(|x| *x = 5.0 * *x + add);
             }
         }),
-        ("swiglu", _) | (_, Op::Silu | Op::Activation | Op::Cap) => inputs.change(0, |values, _| {
+        ("swiglu", _) | (_, Op::Silu) => inputs.change(0, |values, _| {
             for (x, by) in values.iter_mut().zip([100.0, 1.0, 1.0, 1000.0, 10.0].into_iter().cycle()) {
                 *x *= by;
             }

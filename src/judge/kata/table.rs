@@ -94,8 +94,6 @@ pub enum Number {
     Random,
     /// Values that share a scale.
     Group,
-    /// c of the soft cap.
-    Cap,
     /// The number of heads of the output, H or G.
     OwnHeads,
 }
@@ -119,7 +117,6 @@ impl Number {
             Self::Penalty => "penalty",
             Self::Random => "random",
             Self::Group => "group",
-            Self::Cap => "cap",
         }
     }
 
@@ -141,7 +138,6 @@ impl Number {
             Self::TypicalP => "sum that the kept tokens reach",
             Self::Penalty => "the repetition penalty",
             Self::Random => "the random number, from 0 to 1",
-            Self::Cap => "c, the largest size of a value",
             Self::Group => "neighbouring values that share a scale; the last group may have fewer",
         }
     }
@@ -157,7 +153,6 @@ impl Number {
                 | Self::MinP
                 | Self::TypicalP
                 | Self::Penalty
-                | Self::Cap
                 | Self::Random
         )
     }
@@ -362,16 +357,6 @@ pub const KATAS: &[Kata] = &[
         about: "the dot products, scaled",
     },
     Kata {
-        name: "soft_cap",
-        stages: &[S::CappedScores, S::CappedLogits],
-        given: &[],
-        inputs: &[port("x", "(H, T, K) or (T, V)", "scores or logits", Input(0))],
-        numbers: &[Number::Cap],
-        output: "as x",
-        formula: "out = c · tanh(x / c)",
-        about: "Gemma 2's soft cap: no value is beyond c",
-    },
-    Kata {
         name: "masked_scores",
         stages: &[S::MaskedScores],
         given: &[],
@@ -455,16 +440,6 @@ pub const KATAS: &[Kata] = &[
         output: "(T, F)",
         formula: "out = x / (1 + e^−x)",
         about: "the activation of the gates",
-    },
-    Kata {
-        name: "gelu",
-        stages: &[S::FfnAct],
-        given: &[],
-        inputs: &[port("x", "(T, F)", "the gates", Input(0))],
-        numbers: &[],
-        output: "(T, F)",
-        formula: "out = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))",
-        about: "Gemma's activation of the gates",
     },
     Kata {
         name: "swiglu",

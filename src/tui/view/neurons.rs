@@ -292,8 +292,11 @@ impl View for Neurons {
         let hidden = heading(app.outline().card.sizes().neurons());
         put_fit(buf, foot, 0, 0, &[Piece::forms(first, dim)]);
         if let Some(switch) = config.not_a_sum() {
-            let forms =
-                [format!("no direct effects on the logits: {switch}"), "no direct effects".to_owned()];
+            let forms = [
+                format!("no direct effects on the logits: {switch}"),
+                format!("no direct effects: {switch}"),
+                "no direct effects".to_owned(),
+            ];
             put_fit(buf, foot, 0, 1, &[Piece::forms(forms, dim)]);
             return;
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::attention::{Shifted, Times};
 use super::layout::{Norms, OtherWeights};
-use super::whole::{Array, Of, Operands, Row, mean_square, reduced};
+use super::whole::{mean_square, reduced};
 use super::{Mistake, SEEING, Whole, stages};
 use crate::check::Change;
 use llama_trace_core::config::{Activation, ModelConfig, NormKind};
@@ -132,68 +132,6 @@ fn norms(config: &ModelConfig, all: &mut Vec<Mistake>) {
     after.otherwise.also = &[(Stage::PostFfnNorm, Stage::AttnResidual)];
     all.push(after);
 }
-
-const CAP: Of = Of::Op(Op::Cap);
-const ACTIVATION: Of = Of::Op(Op::Activation);
-
-/// The capped values, with a function of the value and of the cap.
-fn capped(o: &Operands, value: impl Fn(f64, f64) -> f64) -> Option<Array> {
-    let cap = if o.site.layer.is_some() { o.config.score_cap } else { o.config.logit_cap };
-    let cap = f64::from(cap?);
-    Some(o.x()?.mapv(|x| value(x, cap)))
-}
-
-/// The activation of a model with GELU, with another function.
-fn gelu(o: &Operands, value: fn(f64) -> f64) -> Option<Array> {
-    (o.config.activation == Activation::GeluTanh).then_some(())?;
-    Some(o.x()?.mapv(value))
-}
-
-/// √(2/π)
-fn root() -> f64 {
-    std::f64::consts::FRAC_2_PI.sqrt()
-}
-
-/// x + 0.044715 · x³
-fn cubic(x: f64) -> f64 {
-    x + 0.044_715 * x.powi(3)
-}
-
-pub(super) const ROWS: &[Row] = &[
-    Row("softcap_formula", "tanh(x / c), without the factor c", CAP, |o| capped(o, |x, c| (x / c).tanh())),
-    Row("softcap_formula", "c · tanh(x), without the division by c", CAP, |o| {
-        capped(o, |x, c| c * x.tanh())
-    }),
-    Row("softcap_formula", "c · tanh(x · c)", CAP, |o| capped(o, |x, c| c * (x * c).tanh())),
-    Row("softcap_formula", "tanh(x · c) / c", CAP, |o| capped(o, |x, c| (x * c).tanh() / c)),
-    Row("softcap_formula", "x cut at −c and c", CAP, |o| capped(o, |x, c| x.clamp(-c, c))),
-    Row("softcap_formula", "x cut at c alone", CAP, |o| capped(o, f64::min)),
-    Row("softcap_formula", "x / (1 + |x| / c)", CAP, |o| capped(o, |x, c| x / (1.0 + x.abs() / c))),
-    Row("softcap_formula", "c · arctan(x / c)", CAP, |o| capped(o, |x, c| c * (x / c).atan())),
-    Row("softcap_formula", "c · sigmoid(x / c)", CAP, |o| capped(o, |x, c| c / (1.0 + (-x / c).exp()))),
-    Row("softcap_formula", "c · tanh(tanh(x / c))", CAP, |o| capped(o, |x, c| c * (x / c).tanh().tanh())),
-    Row("gelu_formula", "x · (1 + tanh …), without the half", ACTIVATION, |o| {
-        gelu(o, |x| x * (1.0 + (root() * cubic(x)).tanh()))
-    }),
-    Row("gelu_formula", "it without 0.044715 · x³", ACTIVATION, |o| {
-        gelu(o, |x| x / 2.0 * (1.0 + (root() * x).tanh()))
-    }),
-    Row("gelu_formula", "it with √(π/2) in place of √(2/π)", ACTIVATION, |o| {
-        gelu(o, |x| x / 2.0 * (1.0 + (cubic(x) / root()).tanh()))
-    }),
-    Row("gelu_formula", "it without √(2/π)", ACTIVATION, |o| {
-        gelu(o, |x| x / 2.0 * (1.0 + cubic(x).tanh()))
-    }),
-    Row("gelu_formula", "it with x² in place of x³", ACTIVATION, |o| {
-        gelu(o, |x| x / 2.0 * (1.0 + (root() * (x + 0.044_715 * x * x)).tanh()))
-    }),
-    Row("gelu_formula", "x/2 · (1 − tanh …)", ACTIVATION, |o| {
-        gelu(o, |x| x / 2.0 * (1.0 - (root() * cubic(x)).tanh()))
-    }),
-    Row("gelu_formula", "it without the factor x", ACTIVATION, |o| {
-        gelu(o, |x| (1.0 + (root() * cubic(x)).tanh()) / 2.0)
-    }),
-];
 
 /// The stages of the activation function.
 pub(super) fn activations(config: &ModelConfig) -> &'static [Stage] {
