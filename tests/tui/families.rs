@@ -102,7 +102,7 @@ fn the_neurons_have_the_stages_of_their_family() {
 fn the_matrices_of_attention_have_the_same_views_with_a_soft_cap() {
     let names = |address: &str| {
         let desk = desk("gemma2", address, (120, 40));
-        fitting(desk.app.place().step).map(|view| view.name()).collect::<Vec<_>>()
+        fitting(desk.app.place().step).map(llama_trace::tui::view::kind::View::name).collect::<Vec<_>>()
     };
     let capped = names("p0/L0/capped_scores");
     assert_eq!(capped, names("p0/L0/scores"));

@@ -91,7 +91,7 @@ impl Select {
         let passes: Vec<_> = passes.iter().filter(|dims| self.has_pass(dims.pass)).collect();
         for &step in self.steps.iter().flatten() {
             let lacks = |dims: &&PassDims| step.absence(card, **dims, None).is_some();
-            if let Some(first) = passes.first().filter(|_| passes.iter().all(|dims| lacks(dims))) {
+            if let Some(first) = passes.first().filter(|_| passes.iter().all(lacks)) {
                 return Err(absent(step, card, **first, None));
             }
         }
