@@ -15,6 +15,8 @@ from llama_trace import _program, _stages
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["builtin", *(f"golden/{path.name}" for path in sorted((ROOT / "fixtures/golden").iterdir()) if path.is_dir())]
+# Families with stages and shapes of their own.
+MODELS += [f"families/{name}" for name in ("apertus", "cohere2", "gemma2", "gemma3", "hunyuan", "phi4_mini")]
 pytest_plugins = ["pytester"]
 
 

@@ -20,28 +20,29 @@ _QUANTIZED = ("attn_norm", "attn_heads", "ffn_norm", "ffn_hidden", "final_norm")
 
 _LETTERS = {
     "t": "tokens sampled",
-    "td": "embedding attn_norm attn_output attn_residual ffn_norm ffn_down ffn_residual final_norm",
+    "td": "embedding attn_norm attn_output post_attn_norm attn_residual ffn_norm ffn_down post_ffn_norm ffn_residual final_norm",
     "ti": "rope_cos rope_sin",
     "tk": "mask",
     "thc": "xq xq_norm xq_rope attn_heads",
     "tgc": "xk xv xk_norm xk_rope",
     "kgc": "cache_k cache_v",
     "khc": "keys values",
-    "htk": "qk scores masked_scores softmax",
-    "tf": "ffn_gate ffn_silu ffn_up ffn_hidden",
-    "tv": "logits",
+    "htk": "qk scores capped_scores masked_scores softmax",
+    "tf": "ffn_gate ffn_silu ffn_act ffn_up ffn_hidden",
+    "tv": "logits capped_logits",
     "v": "penalized_logits probs min_p typical_p nucleus",
 }
 
 _OF_STAGE = {stage: letters for letters, stages in _LETTERS.items() for stage in stages.split()}
 
 
-_OUTSIDE = "tokens embedding rope_cos rope_sin mask final_norm final_norm_q8 final_norm_scale logits penalized_logits probs min_p typical_p nucleus sampled"
+_OUTSIDE = "tokens embedding rope_cos rope_sin mask final_norm final_norm_q8 final_norm_scale logits capped_logits penalized_logits probs min_p typical_p nucleus sampled"
 
 
-def in_layer(stage: str) -> bool:
-    """Returns whether this stage belongs to a layer."""
-    return stage not in _OUTSIDE.split()
+def stands(stage: str, in_layer: bool) -> bool:
+    """Returns whether this stage stands in a layer, or outside the layers. The tables of RoPE stand in each layer of a model
+    whose layers have different tables, and outside the layers of any other model."""
+    return stage in ("rope_cos", "rope_sin") or in_layer == (stage not in _OUTSIDE.split())
 
 
 def axes(stage: str) -> tuple[str, ...] | None:
@@ -68,7 +69,7 @@ def shape(stage: str, run: dict, before: int, tokens: int) -> tuple[int, ...]:
         "head_dim": config["head_dim"],
         "dim": config["dim"],
         "hidden": config["ffn_dim"],
-        "pair": config["head_dim"] // 2,
+        "pair": config.get("rope_dim", config["head_dim"]) // 2,
         "vocab": config["vocab"],
     }
     if stage.endswith("_scale"):
