@@ -3,10 +3,9 @@
 use std::fmt;
 
 use super::screen_option::ScreenOption;
-use llama_trace_core::config::LayerSet;
 use llama_trace_core::trace::sizes::{PassDims, Sizes};
 use llama_trace_core::trace::stage::Section;
-use llama_trace_core::trace::{Address, Outline, Run, Site, Stage, Step};
+use llama_trace_core::trace::{Address, LayerSet, Outline, Run, Site, Stage, Step};
 
 /// One step of one pass. `layer` is set if and only if the step is in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

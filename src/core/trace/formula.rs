@@ -21,6 +21,24 @@ impl ModelCard {
 }
 
 impl ModelCard {
+    /// The formula of a neuron's values, in a long and in a short form.
+    pub fn formulas_of_neurons(&self) -> [String; 2] {
+        let (activation, ungated) = (self.config.activation, self.config.ungated);
+        let (formula, name) = (activation.formula(), activation.name());
+        match (ungated, activation) {
+            (true, Activation::Xielu) => ["act = xIELU of up".to_owned(), format!("act = {name}(up)")],
+            (true, _) => [format!("act = {formula}, g = up"), format!("act = {name}(up)")],
+            (false, Activation::Silu) => [
+                "silu = gate / (1 + e^−gate) · hidden = silu · up".to_owned(),
+                "hidden = silu(gate) · up".to_owned(),
+            ],
+            (false, _) => [
+                format!("act = {formula}, g = gate · hidden = act · up"),
+                format!("hidden = {name}(gate) · up"),
+            ],
+        }
+    }
+
     /// The rounding of `stage` in bfloat16: that of Llama, or of another family.
     pub fn rounded(&self, stage: Stage) -> Rounded {
         let (norm, form, rope) = (self.config.norm, self.config.qk_norm_form, self.config.rope_rounding);

@@ -39,7 +39,7 @@ pub mod units;
 pub mod weight;
 pub mod wide;
 
-pub use crate::config::CacheDtype;
+pub use crate::config::{CacheDtype, LayerSet};
 pub use address::{Address, Subject};
 pub use axis::Axis;
 pub use block::{Block, Region};

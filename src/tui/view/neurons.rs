@@ -5,7 +5,6 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use llama_trace_core::config::Activation;
 use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::units::{Promoted, Ranking, UnitOrder, UnitsAt, WritesAt, Writing};
 use llama_trace_core::trace::{Axis, Query, Region, Site, Stage, Step};
@@ -276,22 +275,12 @@ impl View for Neurons {
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         let dim = app.theme.dim();
-        let config = &app.outline().card.config;
-        let formula = match (config.ungated, config.activation) {
-            (true, Activation::Xielu) => "act = xIELU of up".to_owned(),
-            (true, activation) => format!("act = {}, g = up", activation.formula()),
-            (false, Activation::Silu) => "silu = gate / (1 + e^−gate) · hidden = silu · up".to_owned(),
-            (false, activation) => format!("act = {}, g = gate · hidden = act · up", activation.formula()),
-        };
-        let mut first = vec![format!("{formula} · colours: relative to each column's largest"), formula];
-        first.push(match (config.ungated, config.activation) {
-            (true, activation) => format!("act = {}(up)", activation.name()),
-            (false, Activation::Silu) => "hidden = silu(gate) · up".to_owned(),
-            (false, activation) => format!("hidden = {}(gate) · up", activation.name()),
-        });
+        let card = &app.outline().card;
+        let [formula, short] = card.formulas_of_neurons();
+        let first = vec![format!("{formula} · colours: relative to each column's largest"), formula, short];
         let hidden = heading(app.outline().card.sizes().neurons());
         put_fit(buf, foot, 0, 0, &[Piece::forms(first, dim)]);
-        if let Some(switch) = config.not_a_sum() {
+        if let Some(switch) = card.config.not_a_sum() {
             let forms = [
                 format!("no direct effects on the logits: {switch}"),
                 format!("no direct effects: {switch}"),
