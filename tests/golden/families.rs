@@ -2,6 +2,7 @@
 //! table below is a family; a folder without a row fails.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::check::{self, Plan, Sample};
@@ -10,9 +11,9 @@ use llama_trace::config::{
     Activation, ModelConfig, NormKind, Pairing, Placement, Precision, QkWidth, RopeRounding, RopeScaling,
     Sees,
 };
-use llama_trace::generate::{Sampler, Sampling, Session};
+use llama_trace::generate::{Batch, Prompts, Sampler, Sampling, Session};
 use llama_trace::model::Model;
-use llama_trace::trace::{Frame, NoProbe, Recorder, Select};
+use llama_trace::trace::{Frame, NoProbe, Probe, Recorder, Select, Site, Values};
 
 use super::common::fixture;
 use super::families_bf16 as bfloat16;
@@ -26,6 +27,11 @@ macro_rules! families {
             #[test]
             fn every_stage_is_that_of_transformers() {
                 super::stages(stringify!($name));
+            }
+
+            #[test]
+            fn every_stage_in_a_batch_is_that_of_transformers() {
+                super::batch(stringify!($name));
             }
 
             #[test]
@@ -287,6 +293,54 @@ fn stages(name: &str) {
         let found = first_difference(&ours, &theirs);
         assert_eq!(found, None, "{name}, {}: the first difference", kernel.name());
     }
+}
+
+/// The rows of every stage of one sequence of a batch. Each row has its number.
+#[derive(Default)]
+struct Rows(BTreeMap<String, BTreeMap<usize, Vec<f64>>>);
+
+impl Probe for Rows {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn wants(&self, site: Site) -> bool {
+        site.sequence == 1
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        let name = reference::name(Site { sequence: 0, ..site });
+        self.0.entry(name).or_default().insert(rows.start, values.numbers().collect());
+    }
+}
+
+/// The text of the reference runs between two others of other lengths.
+fn batch(name: &str) {
+    let checkpoint = open(name);
+    let theirs = expected(name, &checkpoint.config);
+    let model = Model::load(&checkpoint, Cpu::default()).unwrap();
+    let prompt = ids(name, "prompt_ids");
+    let other: Vec<u32> = prompt.iter().rev().skip(2).copied().collect();
+    let ids = vec![other, prompt.clone(), prompt[1..4].to_vec()];
+    let prompts = Prompts { ids, ends: Vec::new(), draws: 3, context: None, chunk: None, memory: None };
+    let mut batch =
+        Batch::new(&model, Sampler::new(Sampling::default()).unwrap(), prompts, |_| None).unwrap();
+    let mut ours = Rows::default();
+    while batch.ready().unwrap() {
+        batch.pass(&mut ours).unwrap();
+    }
+    for (stage, rows) in &ours.0 {
+        let expected = theirs.get(stage).unwrap_or_else(|| panic!("{name}: {stage} is not in the reference"));
+        let values: Vec<f64> = rows.values().flatten().copied().collect();
+        assert_eq!(values.len(), expected.1.len(), "{name}: {stage}");
+        let found = stage_difference(&(expected.0.clone(), values), expected);
+        assert_eq!(found, None, "{name}: {stage}");
+    }
+    // Masks, caches and repeated keys are copies, which a pass does not make for an observer.
+    let copies = ["mask", "cache_k", "cache_v", "keys", "values", "probs", "nucleus", "sampled"];
+    let stage = |path: &str| path.rsplit('/').next().unwrap().to_owned();
+    let missing: Vec<_> = theirs.keys().filter(|path| !ours.0.contains_key(*path)).collect();
+    assert!(missing.iter().all(|path| copies.contains(&&*stage(path))), "{name}: missing {missing:?}");
 }
 
 fn greedy(name: &str) {
