@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn names_of_added_files_fit_into_links() {
         let added = |name: &str| PageFile::added(Path::new(name), Some(Vec::new()));
-        for name in ["index.html", "llama-trace.wasm.gz", ".md", "a:b.md", "a%20.md", "a?.md", ".."] {
+        for name in ["index.html", "llama-trace.wasm.gz", ".md", "folder/a:b.md", "a%20.md", "a?.md", ".."] {
             assert!(added(name).is_err(), "{name}");
         }
         let file = added("folder/my lesson.md").unwrap();
