@@ -308,7 +308,7 @@ stages! {
     FfnHidden "ffn_hidden" Layer [Token, Hidden] Mul from [of(Stage::FfnSilu), of(Stage::FfnUp)] with []
         unit Plain, rounded Result, runs Alone, derived from [of(Stage::FfnSilu), of(Stage::FfnUp)], only Gate;
         formula "ffn_hidden[t, f] = {act}[t, f] · ffn_up[t, f]"
-        purpose "SwiGLU: value times gate, unit by unit."
+        purpose "Value times gate, unit by unit (SwiGLU, where the gate is SiLU)."
         aliases "input of mlp.down_proj" "mlp.hook_post" "ffn_swiglu-L" "h"
     FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] Quantize from [of(Stage::FfnHidden)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnHidden)], only Int8 else FfnHidden;
