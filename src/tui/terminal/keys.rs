@@ -15,8 +15,9 @@ use llama_trace_ending as ending;
 
 use crate::user_event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 
-/// Interval at which the thread checks whether to end.
-const LOOK: Duration = Duration::from_millis(30);
+/// Interval at which the thread checks whether to end. crossterm cuts the wait to whole milliseconds, and polls without
+/// a pause until the rest has passed, so the rest is short.
+const LOOK: Duration = Duration::from_micros(30_050);
 
 /// Longest time to wait for the thread.
 const PATIENCE: Duration = Duration::from_millis(300);
