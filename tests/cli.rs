@@ -455,6 +455,18 @@ fn errors_of_wrong_requests_say_what_is_right() {
         (&["--model", "/", "--prompt", "x"], 3, "config.json"),
         (&["--prompt", "x", "--step"], 6, "llama-trace export"),
         (&[], 6, "llama-trace log"),
+        // An option of the place opens the tracer, as --step does.
+        (&["--prompt", "x", "--at", "L1/softmax"], 6, "llama-trace export"),
+        (&["--prompt", "x", "--layer", "1"], 6, "llama-trace export"),
+        (&["--prompt", "x", "--view", "heads"], 6, "llama-trace export"),
+        (&["--at", "L1/softmax"], 6, "llama-trace log"),
+        (
+            &["--prompt", "x", "--at", "L1/softmax", "--format", "json"],
+            2,
+            "--at opens the tracer, and --format",
+        ),
+        (&["--strip", "surprise", "--format", "json"], 2, "--strip opens the tracer, and --format"),
+        (&["kata", "--run", "x"], 2, "--run judges the program of one stage, and <STAGE> is missing"),
         (&["export", "--prompt", "x", "--out", "/tmp/never", "-n", "0"], 2, "-n 1"),
         (
             &["export", "--prompt", "x", "--out", "/tmp/never", "--stages", "sofmax"],

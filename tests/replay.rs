@@ -15,6 +15,8 @@ mod check;
 mod common;
 #[path = "replay/diff.rs"]
 mod diff;
+#[path = "replay/diff_kept.rs"]
+mod diff_kept;
 #[path = "replay/edited.rs"]
 mod edited;
 #[path = "replay/edited_trace.rs"]

@@ -562,7 +562,7 @@ fn a_key_goes_from_prompt_to_prompt_and_an_address_opens_one() {
         rest.split_whitespace().next().unwrap().to_owned()
     };
     quit(viewer);
-    let args = ["--prompt", "The dog", "--step", "--at", "p0/L1/xq[t=2,h=3,c=4]"];
+    let args = ["--prompt", "The dog", "--at", "p0/L1/xq[t=2,h=3,c=4]"];
     let viewer = Terminal::start(WINDOW, command(&args));
     let alone = viewer.shows(&[" p0/L1/xq[t=2,h=3,c=4] = "]);
     assert!(!alone.contains("sequence"), "{alone}");

@@ -1,22 +1,26 @@
-//! Options that several commands have, and the values they accept.
+//! Options that several commands have. Their values are in `values`.
 
-use std::fmt;
+mod values;
+
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::memory;
 use llama_trace_core::edit::Edit;
 use llama_trace_core::error::{Error, shortened};
-use llama_trace_core::tensor::Dtype;
 use llama_trace_core::trace::Address;
-use llama_trace_formats::checkpoint::random;
-use llama_trace_picture::{Format, Paper};
+use llama_trace_picture::Paper;
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 use llama_trace_tui::palette::Palette;
 use llama_trace_tui::screen_option::ScreenOption;
+
+pub(super) use values::{
+    BenchFormat, CacheDtypeName, CheckFormat, DeviceName, DiffFormat, EffectName, ExportFormat, KataLanguage,
+    KeepName, LogFormat, MetricName, PatchFormat, PatchPart, PrecisionName, RankedPart, RuntimeName,
+    ScreenSize, at_least_one, random_weights, whole,
+};
+use values::{PaletteName, number, one};
 
 /// Headings of the options that several commands have. A command's own options have no heading and come
 /// first.
@@ -166,35 +170,53 @@ pub(super) struct SamplingArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct OpenArgs {
     /// Pass to open at; 0 is the prefill
-    #[arg(long, visible_alias = "passes", requires = "step", value_name = "P", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
+    #[arg(long, visible_alias = "passes", value_name = "P", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
     pub(super) pass: Option<usize>,
 
     /// Layer to open at, from 0
-    #[arg(long, visible_alias = "layers", requires = "step", value_name = "L", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
+    #[arg(long, visible_alias = "layers", value_name = "L", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
     pub(super) layer: Option<usize>,
 
     /// Stage or view to open at, as xq_heads
-    #[arg(long, visible_alias = "stages", requires = "step", value_name = "NAME", help_heading = TRACER)]
+    #[arg(long, visible_alias = "stages", value_name = "NAME", help_heading = TRACER)]
     pub(super) stage: Option<String>,
 
     /// Head to open at, from 0
-    #[arg(long, requires = "step", value_name = "H", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
+    #[arg(long, value_name = "H", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
     pub(super) head: Option<usize>,
 
     /// Address to open at, as p0/L1/softmax[h=2,t=5,k=1]
-    #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["pass", "layer", "stage", "head"], help_heading = TRACER)]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["pass", "layer", "stage", "head"], help_heading = TRACER)]
     pub(super) at: Option<Address>,
 
     /// File for the marks of the tracer (keys m and ')
-    #[arg(long, requires = "step", value_name = "FILE", help_heading = TRACER)]
+    #[arg(long, value_name = "FILE", help_heading = TRACER)]
     pub(super) marks: Option<PathBuf>,
 
     /// File of a lesson, to which the key W adds scenes
-    #[arg(long, requires = "step", value_name = "FILE", help_heading = TRACER)]
+    #[arg(long, value_name = "FILE", help_heading = TRACER)]
     pub(super) lesson: Option<PathBuf>,
 
     #[command(flatten)]
     pub(super) screen: ScreenArgs,
+}
+
+impl OpenArgs {
+    /// The name of the first option that is given. Each of them opens the tracer, as `--step` does.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let Self { pass, layer, stage, head, at, marks, lesson, screen } = self;
+        let place = [
+            (pass.is_some(), "pass"),
+            (layer.is_some(), "layer"),
+            (stage.is_some(), "stage"),
+            (head.is_some(), "head"),
+            (at.is_some(), "at"),
+            (marks.is_some(), "marks"),
+            (lesson.is_some(), "lesson"),
+        ];
+        let place = place.into_iter().find_map(|(given, name)| given.then_some(name));
+        place.or_else(|| screen.list().first().map(|(option, _)| option.name()))
+    }
 }
 
 /// Settings of the tracer's screen.
@@ -250,21 +272,6 @@ impl ScreenArgs {
         };
         ScreenOption::ALL.into_iter().filter_map(|option| Some((option, given(option).clone()?))).collect()
     }
-
-    /// Refuses the options, for a command that draws nothing.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if one of the options is given.
-    pub(super) fn refuse(&self) -> llama_trace_core::error::Result<()> {
-        match self.list().first() {
-            None => Ok(()),
-            Some((option, _)) => Err(Error::usage(format!(
-                "--{} is an option of the tracer; text output has no screen",
-                option.name()
-            ))
-            .next("add --step, or leave it out")),
-        }
-    }
 }
 
 /// Options that select a part of a run.
@@ -299,36 +306,6 @@ pub(super) struct TraceArgs {
     pub(super) trace: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ExportFormat {
-    /// The values, for numpy
-    Npy,
-    /// A heatmap with axes and token labels
-    Svg,
-    /// The heatmap in pixels
-    Png,
-}
-
-impl ExportFormat {
-    /// The format of the picture; none for `npy`.
-    pub(super) fn picture(self) -> Option<Format> {
-        match self {
-            Self::Npy => None,
-            Self::Svg => Some(Format::Svg),
-            Self::Png => Some(Format::Png),
-        }
-    }
-
-    /// The extension of the file names, if it is not `npy`.
-    pub(super) fn suffix(self) -> Option<&'static str> {
-        match self {
-            Self::Npy => None,
-            Self::Svg => Some("svg"),
-            Self::Png => Some("png"),
-        }
-    }
-}
-
 /// Colours of the tracer.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct ColourArgs {
@@ -339,16 +316,6 @@ pub(super) struct ColourArgs {
     /// red-blue, purple-orange or grey
     #[arg(long, value_enum, value_name = "NAME", default_value_t = PaletteName::RedBlue, hide_possible_values = true, help_heading = TRACER)]
     palette: PaletteName,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum PaletteName {
-    /// Blue, white, red; dark to bright
-    RedBlue,
-    /// Purple, white, orange; dark to bright
-    PurpleOrange,
-    /// Greys
-    Grey,
 }
 
 impl ColourArgs {
@@ -381,78 +348,6 @@ impl ColourArgs {
     }
 }
 
-/// The size of a screen: columns and rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ScreenSize(pub(super) (u16, u16));
-
-impl ScreenSize {
-    /// Reads `120x40`. For any other text, returns a message that the command line's parser prints.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let size = text.split_once('x').and_then(|(columns, rows)| {
-            let (columns, rows) = (columns.parse().ok()?, rows.parse().ok()?);
-            ((1..=500).contains(&columns) && (1..=200).contains(&rows)).then_some(Self((columns, rows)))
-        });
-        size.ok_or_else(|| "columns and rows are expected, from 1x1 to 500x200".into())
-    }
-}
-
-impl fmt::Display for ScreenSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.0.0, self.0.1)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum RuntimeName {
-    /// Hugging Face's transformers, with PyTorch
-    Transformers,
-    /// llama.cpp, with llama-cpp-python and its eval callback
-    LlamaCpp,
-    /// TransformerLens, with its hooks
-    TransformerLens,
-    /// vLLM, with hooks on its models' modules; no test ran this script
-    Vllm,
-}
-
-/// The value of `--device`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum DeviceName {
-    /// A GPU on which the model fits; if there is none, the processor.
-    #[default]
-    Auto,
-    /// The processor.
-    Cpu,
-    /// The GPU of this number.
-    Cuda(usize),
-}
-
-impl DeviceName {
-    /// Reads `cuda:1`. For any other text, returns a message that the command line's parser prints.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "auto" => Some(Self::Auto),
-            None if text == "cpu" => Some(Self::Cpu),
-            None if text == "cuda" => Some(Self::Cuda(0)),
-            Some(("cuda", number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => {
-                number.parse().ok().map(Self::Cuda)
-            }
-            _ => None,
-        }
-        .ok_or_else(|| "auto, cpu, cuda or cuda:N is expected; N is the number of the GPU, from 0".into())
-    }
-}
-
-impl fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.write_str("auto"),
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(0) => f.write_str("cuda"),
-            Self::Cuda(number) => write!(f, "cuda:{number}"),
-        }
-    }
-}
-
 /// Where to compute, and how the CPU is used.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CpuArgs {
@@ -477,164 +372,6 @@ pub(super) struct CpuArgs {
     pub(super) cache_dtype: Option<CacheDtypeName>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum KeepName {
-    /// Every stage
-    All,
-    /// Only stages that cannot be derived from others; the rest is derived when you look at it
-    Minimal,
-    /// The tokens, and statistics of every stage
-    Stats,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum PrecisionName {
-    /// Every stage in float32, the weights as they are stored
-    F32,
-    /// As PyTorch runs a bfloat16 model: every stage's result rounded to bfloat16
-    Bf16,
-    /// Matrix products of integers: activations in int8, with a scale for each group; weights as stored if
-    /// they are int8 or blocks, otherwise quantised too
-    Q8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum CacheDtypeName {
-    /// Exactly what was computed
-    F32,
-    /// Rounded to float16
-    F16,
-    /// Rounded to bfloat16
-    Bf16,
-}
-
-/// The number types of random weights, by their names.
-const RANDOM_WEIGHTS: [(&str, random::Weights); 18] = [
-    ("f32", random::Weights::Of(Dtype::F32)),
-    ("f16", random::Weights::Of(Dtype::F16)),
-    ("bf16", random::Weights::Of(Dtype::BF16)),
-    ("q8", random::Weights::Of(Dtype::I8)),
-    ("q8_0", random::Weights::Of(Dtype::Q8_0)),
-    ("q4_0", random::Weights::Of(Dtype::Q4_0)),
-    ("q4_1", random::Weights::Of(Dtype::Q4_1)),
-    ("q5_0", random::Weights::Of(Dtype::Q5_0)),
-    ("q5_1", random::Weights::Of(Dtype::Q5_1)),
-    ("q4_k", random::Weights::Of(Dtype::Q4K)),
-    ("q5_k", random::Weights::Of(Dtype::Q5K)),
-    ("q6_k", random::Weights::Of(Dtype::Q6K)),
-    ("q2_k", random::Weights::Of(Dtype::Q2K)),
-    ("q3_k", random::Weights::Of(Dtype::Q3K)),
-    ("iq4_nl", random::Weights::Of(Dtype::Iq4Nl)),
-    ("iq4_xs", random::Weights::Of(Dtype::Iq4Xs)),
-    ("mxfp4", random::Weights::Of(Dtype::Mxfp4)),
-    ("q4_k_m", random::Weights::Q4KM),
-];
-
-/// Parser for the number type of random weights.
-pub(super) fn random_weights() -> impl TypedValueParser<Value = random::Weights> {
-    let named = |(name, weights)| match weights {
-        random::Weights::Of(Dtype::I8) => PossibleValue::new(name).help("int8, a scale for every 32"),
-        random::Weights::Q4KM => PossibleValue::new(name).help("Q4_K and Q6_K, as llama.cpp mixes them"),
-        random::Weights::Of(_) => PossibleValue::new(name),
-    };
-    PossibleValuesParser::new(RANDOM_WEIGHTS.map(named)).map(|given| {
-        let known = RANDOM_WEIGHTS.iter().find(|(name, _)| *name == given);
-        known.map_or(Dtype::BF16.into(), |(_, weights)| *weights)
-    })
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum BenchFormat {
-    /// Plain text
-    Table,
-    /// One JSON object
-    Json,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum CheckFormat {
-    /// Plain text
-    Table,
-    /// One JSON object
-    Json,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum DiffFormat {
-    /// Plain text
-    Text,
-    /// One JSON object
-    Json,
-    /// A test report in XML, a case for each stage
-    Junit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum KataLanguage {
-    /// Python with numpy
-    Python,
-    /// Rust without other crates
-    Rust,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum LogFormat {
-    /// Plain text
-    Text,
-    /// JSON, one object a line; `lens` prints one array
-    Json,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum PatchFormat {
-    /// Plain text
-    Text,
-    /// One JSON object
-    Json,
-    /// Heatmaps
-    Svg,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum PatchPart {
-    /// The embedding, and the output of each layer
-    Residual,
-    /// The output of attention
-    Attn,
-    /// The output of the feed-forward network
-    Ffn,
-    /// The output of each head, for all tokens
-    Heads,
-    /// Single neurons of the feed-forward networks, for all tokens
-    Neurons,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum RankedPart {
-    /// Attention heads
-    Heads,
-    /// Neurons of the feed-forward networks
-    Neurons,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum EffectName {
-    /// What the part itself adds to the logits
-    Direct,
-    /// How far the logits move without the part
-    Total,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum MetricName {
-    /// The logit of the answer minus the logit of the wrong token
-    LogitDiff,
-    /// The probability of the answer
-    Prob,
-    /// The Kullback-Leibler divergence from the clean run
-    Kl,
-}
-
 impl MemoryArgs {
     /// The given number of bytes, or the default.
     pub(super) fn bytes(self) -> usize {
@@ -647,77 +384,5 @@ impl RunArgs {
     pub(super) fn has_prompt(&self) -> bool {
         let RunArgs { prompt, prompt_file, prompts, ids, .. } = self;
         !prompt.is_empty() || prompt_file.is_some() || prompts.is_some() || ids.is_some()
-    }
-}
-
-/// A number that may have a fraction.
-fn number(text: &str) -> Result<f32, String> {
-    let expected = || "a number is expected, with a point before its fraction: 0.8".to_owned();
-    let exact: f64 = text.parse().map_err(|_| expected())?;
-    let number: f32 = text.parse().map_err(|_| expected())?;
-    // A number too small or too large for float32 is refused, so that it does not become 0 or infinity.
-    match (number == 0.0) == (exact == 0.0) && number.is_finite() == exact.is_finite() {
-        true => Ok(number),
-        false => {
-            Err(format!("a float32 number is expected, between {:e} and {:e}", f32::MIN_POSITIVE, f32::MAX))
-        }
-    }
-}
-
-/// A whole number of 0 or more.
-pub(super) fn whole<N: FromStr>(text: &str) -> Result<N, String> {
-    let digits = text.strip_prefix('+').unwrap_or(text);
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let expected =
-        if is_number { "a smaller number is expected" } else { "a whole number is expected, 0 or more" };
-    text.parse().map_err(|_| expected.to_owned())
-}
-
-/// A whole number of 1 or more.
-pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    match whole(text)? {
-        0 => Err("1 or more is expected".into()),
-        number => Ok(number),
-    }
-}
-
-/// The single number that the tracer opens at. The message explains that lists are not accepted.
-pub(super) fn one(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| {
-        "--step opens at one place: a whole number is expected, 0 or more (export and log take lists)".into()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_read_and_written() {
-        for (text, device) in [
-            ("auto", DeviceName::Auto),
-            ("cpu", DeviceName::Cpu),
-            ("cuda", DeviceName::Cuda(0)),
-            ("cuda:3", DeviceName::Cuda(3)),
-        ] {
-            assert_eq!(DeviceName::parse(text), Ok(device));
-            assert_eq!(device.to_string(), text);
-        }
-        assert_eq!(DeviceName::parse("cuda:0"), Ok(DeviceName::Cuda(0)));
-        for wrong in [
-            "",
-            "gpu",
-            "cuda:",
-            "cuda:x",
-            "cuda:-1",
-            "cpu:0",
-            "CUDA",
-            "cuda:+1",
-            " cuda",
-            "cuda:18446744073709551616",
-            "cuda:0:1",
-        ] {
-            assert!(DeviceName::parse(wrong).unwrap_err().contains("cuda:N"), "{wrong}");
-        }
     }
 }

@@ -67,7 +67,9 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
                 .at(place)
                 .expected(report::allowed(failed))
                 .found(report::worst(failed))
-                .next("look at this address with --step --at, and report the error with the model and the processor"))
+                .next(
+                    "look at this address with --at, and report the error with the model and the processor",
+                ))
         }
     }
 }

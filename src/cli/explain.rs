@@ -9,14 +9,14 @@ use super::{ExplainArgs, LogFormat, RunArgs, output};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term, Together};
 use llama_trace_core::trace::select::{absent, ask_for_pass, past_the_last};
-use llama_trace_core::trace::{Address, Axis, Outline, Run, Site, Step, Subject};
+use llama_trace_core::trace::{Address, Axis, ModelCard, Outline, Run, Site, Step, Subject};
 
 /// Width of the longest bar, in columns.
 const BAR: f64 = 20.0;
 
 /// Runs the command.
 pub(super) fn run(args: &ExplainArgs) -> Result<()> {
-    let step = step_of(&args.address)?;
+    let subject = subject_of(&args.address)?;
     // Samples enough tokens for the pass in the address.
     let pass = args.address.pass.unwrap_or(0);
     let tokens = args.run.tokens.unwrap_or(pass.saturating_add(1));
@@ -31,6 +31,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
         None if tokens > pass => "choose among these: the text ended with the last pass".to_owned(),
         None => ask_for_pass(pass),
     };
+    let step = step_of(subject, &args.address, &asked.outline().card)?;
     let step = step.in_model(&asked.outline().card.sizes(), args.address.layer);
     let (site, at) = find(&args.address, step, asked.outline(), more)?;
     let explanation = asked.ask(&ExplanationAt { site, at, terms: args.terms })?;
@@ -62,18 +63,31 @@ fn wrong(address: &Address, what: impl std::fmt::Display) -> Error {
         .expected("the complete address of one number, as the tracer prints it: p0/L1/softmax[h=2,t=4,k=1]")
 }
 
-/// The stage or view in the address.
-fn step_of(address: &Address) -> Result<Step> {
-    match address.subject {
-        Some(Subject::Step(step)) => Ok(step),
-        Some(Subject::Weight(weight)) => {
-            Err(wrong(address, format_args!("{weight} is a weight, which was learned and is not computed"))
-                .next(format!("explain a number of {}, which reads this weight", weight.read_by())))
-        }
-        None => {
-            Err(wrong(address, "no stage is named").next("add a stage; `llama-trace log` lists the stages"))
-        }
-    }
+/// The stage, view or weight in the address.
+fn subject_of(address: &Address) -> Result<Subject> {
+    address.subject.ok_or_else(|| {
+        wrong(address, "no stage is named").next("add a stage; `llama-trace log` lists the stages")
+    })
+}
+
+/// The stage or view that is the subject of the address. A weight is refused, with the stage that reads it in the model
+/// `card`.
+fn step_of(subject: Subject, address: &Address, card: &ModelCard) -> Result<Step> {
+    let weight = match subject {
+        Subject::Step(step) => return Ok(step),
+        Subject::Weight(weight) => weight,
+    };
+    let (what, next) = match weight.in_model(card) {
+        Some(weight) => (
+            format!("{weight} is a weight, which was learned and is not computed"),
+            format!("explain a number of {}, which reads this weight", weight.read_by()),
+        ),
+        None => (
+            format!("{weight} is the name of a weight, and the model {} has no such weight", card.name),
+            "explain a number of a stage; `llama-trace log` lists the stages".to_owned(),
+        ),
+    };
+    Err(wrong(address, what).next(next))
 }
 
 /// The error for missing coordinates. It gives the size of each axis.

@@ -27,6 +27,7 @@ mod learn;
 mod lens;
 mod log;
 mod memory;
+mod needs;
 mod open;
 mod output;
 mod page;
@@ -65,7 +66,7 @@ use commands::{
     AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, KataArgs,
     LensArgs, LogArgs, OpenTraceArgs, PatchArgs, RecordArgs, SnapshotArgs, TokenizeArgs,
 };
-use llama_trace_core::error::{Result, printable, printable_text};
+use llama_trace_core::error::{Error, Result, printable, printable_text};
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
 #[derive(Debug, Parser)]
@@ -206,6 +207,10 @@ pub fn refuse(error: &clap::Error) -> ! {
     if error.use_stderr() {
         let words: Vec<String> =
             std::env::args_os().map(|word| printable(&word.to_string_lossy()).into_owned()).collect();
+        if let Some(better) = needs::explain(error, &words) {
+            tell(format_args!("error: {better}"));
+            process::exit(better.exit_code().into());
+        }
         // If standard error is gone, the message is lost.
         drop(match Cli::try_parse_from(&words) {
             Err(harmless) => shortened(harmless).print(),
@@ -272,15 +277,31 @@ impl Cli {
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
             Some(Command::Help { subject }) => help::run(subject.as_deref()),
-            None if self.step || !(self.run.has_prompt() || self.format.is_some()) => {
+            None if self.opens_the_tracer()? => {
                 let Self { run, open, memory, colours, .. } = &self;
                 step::run(run, open, memory, colours)
             }
             None => {
                 self.colours.refuse()?;
-                self.open.screen.refuse()?;
                 let format = self.format.unwrap_or(LogFormat::Text);
                 generate::run(&self.run, &self.memory, format)
+            }
+        }
+    }
+
+    /// Returns whether a command line without a command opens the tracer: with `--step`, with an option of the place
+    /// that the tracer shows, or without a text to print.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if such an option is given beside `--format`.
+    fn opens_the_tracer(&self) -> Result<bool> {
+        match (self.open.given(), self.format) {
+            (Some(option), Some(_)) => Err(Error::usage(format!(
+                "--{option} opens the tracer, and --format is an option of printed texts"
+            ))
+            .next("leave out one of the two options")),
+            (given, format) => {
+                Ok(self.step || given.is_some() || !(self.run.has_prompt() || format.is_some()))
             }
         }
     }

@@ -11,17 +11,23 @@ use std::ops::Range;
 
 use super::*;
 use half::{bf16, f16};
-use llama_trace_core::config::{Arithmetic, CacheDtype, Pairing, Rope, RopeScaling};
+use llama_trace_core::config::{
+    self, Arithmetic, CacheDtype, ModelConfig, Pairing, Rope, RopeRounding, RopeScaling,
+};
 use llama_trace_core::memory::no_memory;
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_core::testing::sampled;
+use llama_trace_core::trace::{Frame, Recorder, Select, Stage};
 use llama_trace_emulator::Asked;
 use llama_trace_engine::backend::cpu::testing::{noise, random_blocks};
 use llama_trace_engine::backend::{
     AttentionPart, AttentionShape, AttentionSink, Backend, Buffer, Input, Matrix, Pass, PassRows, Span,
     Swiglu,
 };
+use llama_trace_engine::generate::{Sampler, Sampling, Session};
+use llama_trace_engine::model::Model;
+use llama_trace_formats::checkpoint::random;
 use llama_trace_kernels::driver::Untried;
 
 /// Bytes of the device's memory.
@@ -403,6 +409,39 @@ fn the_tables_of_rope_are_those_of_ops_far_into_a_context() {
         let apart = distance(&tables(&cuda, &frequencies), &tables(&cpu, &frequencies));
         assert!(apart <= orders_apart(precision), "{precision:?}: {apart}");
     }
+}
+
+/// A GPU has no operation that rounds as OLMo 2 and ERNIE 4.5 do, and needs none in float32.
+#[test]
+fn a_model_that_only_bfloat16_rounds_in_another_way_runs_in_float32() {
+    let config = ModelConfig {
+        rope_rounding: RopeRounding::SumOfFloat32,
+        norm: config::Norm { rounded_once: true, ..config::Norm::default() },
+        ffn_dim: 32,
+        vocab: 40,
+        context: 16,
+        ..ModelConfig::of_heads(2, 1, 16)
+    };
+    let checkpoint = random::of_config("rounded once", config, Dtype::F32);
+    let logits = |model: &Model| {
+        let mut session = Session::new(model, Sampler::new(Sampling::default()).unwrap()).unwrap();
+        let (select, mut logits) = (Select::all(), Vec::new());
+        let mut recorder = Recorder::new(model.sizes(), session.next_pass(3), &select, |frame: Frame| {
+            if frame.site.stage == Stage::Logits {
+                logits = frame.floats().unwrap().iter().copied().collect();
+            }
+        });
+        session.run(&[1, 5, 9], &mut recorder).unwrap();
+        logits
+    };
+    let Some((cuda, cpu)) = both(Precision::F32) else { return };
+    let [found, expected] =
+        [Model::load(&checkpoint, cuda), Model::load(&checkpoint, cpu)].map(Result::unwrap);
+    let apart = distance(&logits(&found), &logits(&expected));
+    assert!(apart <= orders_apart(Precision::F32), "{apart}");
+    let Some((cuda, _)) = both(Precision::Bf16) else { return };
+    let refused = Model::load(&checkpoint, cuda).err().unwrap().to_string();
+    assert!(refused.contains("--precision f32, or with --device cpu"), "{refused}");
 }
 
 #[test]

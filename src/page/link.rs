@@ -4,6 +4,7 @@
 //! #prompt=Once%20upon%20a%20time&at=p0/L1/softmax[h=0]&view=heatmap
 //! #lesson=16&scene=3
 //! #prompt=A%20fox&passes=8&temperature=0.8&seed=7&precision=q8
+//! #prompt=A%20fox&at=p0/logits&view=patch&clean=A%20dog
 //! #trace=run.trace&at=p2/logits
 //! ```
 //!
@@ -29,6 +30,8 @@ const MOST_VALUE: usize = 200;
 pub struct Link {
     /// The text that the model reads.
     pub prompt: Option<String>,
+    /// The clean prompt of the map of patching.
+    pub clean: Option<String>,
     /// Number of passes that run at once.
     pub passes: Option<usize>,
     /// The options of the sampler.
@@ -83,11 +86,12 @@ impl Link {
                 .found(seen.join(", ")));
         }
         if (link.trace.is_some() || link.lesson.is_some())
-            && let Some(key) = seen.iter().find(|key| **key == "precision" || OPTIONS.contains(key))
+            && let Some(key) =
+                seen.iter().find(|key| ["precision", "clean"].contains(key) || OPTIONS.contains(key))
         {
             return Err(wrong(
-                "a trace and a lesson have a sampling and a precision of their own",
-                "sampling and precision with a prompt only",
+                "a trace and a lesson have runs of their own",
+                "sampling, precision and a clean prompt with a prompt only",
                 key,
             ));
         }
@@ -95,7 +99,7 @@ impl Link {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let most = if key == "prompt" { MOST_CHARACTERS } else { MOST_VALUE };
+        let most = if ["prompt", "clean"].contains(&key) { MOST_CHARACTERS } else { MOST_VALUE };
         let count = value.chars().count();
         if count > most {
             return Err(Error::usage(format!("the value of `{key}` is too long"))
@@ -113,6 +117,7 @@ impl Link {
         };
         match key {
             "prompt" => self.prompt = Some(value.to_owned()),
+            "clean" => self.clean = Some(value.to_owned()),
             "passes" => self.passes = Some(number(MOST_PASSES)?),
             "at" => {
                 let address = Address::parse(value);
@@ -147,7 +152,7 @@ impl Link {
                     wrong(
                         "the link has an unknown key",
                         &format!(
-                            "prompt, passes, at, lesson, scene, trace, precision, {}, {screen}",
+                            "prompt, clean, passes, at, lesson, scene, trace, precision, {}, {screen}",
                             OPTIONS.join(", ")
                         ),
                         key,
@@ -180,6 +185,7 @@ impl Link {
         for (option, value) in &self.screen {
             add(option.name(), Some(value.clone()));
         }
+        add("clean", self.clean.clone());
         parts.join("&")
     }
 
@@ -253,6 +259,9 @@ mod tests {
         let expected = Sampling { temperature: 0.8, top_k: 40, seed: 7, ..Sampling::GREEDY };
         assert_eq!((drawn.sampling, drawn.precision.as_deref()), (expected, Some("q8")));
         assert_eq!(Link::parse(&drawn.text()).unwrap(), drawn);
+        let patched = Link::parse("prompt=A%20fox&at=p0/logits&view=patch&clean=A%20dog").unwrap();
+        assert_eq!(patched.clean.as_deref(), Some("A dog"));
+        assert_eq!(Link::parse(&patched.text()).unwrap(), patched);
         let trace = Link::parse("trace=my%20run.trace&at=p3/logits").unwrap();
         assert_eq!((trace.trace.as_deref(), trace.passes()), (Some("my run.trace"), 4));
     }
@@ -283,6 +292,8 @@ mod tests {
             "precision=f64",
             "trace=a.trace&seed=1",
             "lesson=1&precision=q8",
+            "lesson=1&clean=A",
+            "trace=a.trace&clean=A",
             "greedy=1",
             "prompt=a&prompt=b",
             "prompt=a&trace=b",

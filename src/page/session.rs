@@ -31,6 +31,7 @@ use llama_trace_tui::begin;
 use llama_trace_tui::events::{action_of, take_in};
 use llama_trace_tui::input::Mode;
 use llama_trace_tui::marks::Marks;
+use llama_trace_tui::patch_state::CleanPrompt;
 use llama_trace_tui::screen_option::ScreenOption;
 use llama_trace_tui::theme::{Depth, Theme};
 use llama_trace_tui::update::{Effect, update};
@@ -45,6 +46,9 @@ const WORKING: Duration = Duration::from_millis(15);
 
 /// The name of the file of marks.
 const MARKS: &str = "llama-trace.marks";
+
+/// The view with the map of patching.
+const PATCH: &str = "patch";
 
 /// The time until the session has work again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +145,12 @@ impl Session {
         let setting = Setting { facts, lesson, drawing, ..setting() };
         let prompts = Some(text.map(|text| (Run::ITSELF, text.to_owned())).into_iter().collect());
         let session = Self::of(runs, &open, setting, size, paper, stored.clone(), prompts)?;
-        Ok(Self { sampling: link.sampling, precision: link.precision.clone(), ..session })
+        let (sampling, precision) = (link.sampling, link.precision.clone());
+        let mut session = Self { sampling, precision, ..session };
+        if let Some(clean) = &link.clean {
+            session.patch(CleanPrompt::Text(clean.clone()));
+        }
+        Ok(session)
     }
 
     fn of(
@@ -302,7 +311,7 @@ impl Session {
                     prompts.insert(app.outline().run, text);
                 }
             }
-            Effect::Patch(clean) => effects::patch(app, runs, clean),
+            Effect::Patch(clean) => self.patch(clean),
             Effect::Scene(setting) => effects::show_scene(app, runs, &setting),
             Effect::AppendScene => effects::say(
                 app,
@@ -317,6 +326,18 @@ impl Session {
             }
             Effect::Draw => self.draw_picture(),
             Effect::Redraw => self.redraw(),
+        }
+    }
+
+    /// Opens the map of patching. A link can name the run that is begun for a clean text.
+    fn patch(&mut self, clean: CleanPrompt) {
+        let text = if let CleanPrompt::Text(text) = &clean { Some(text.clone()) } else { None };
+        effects::patch(&mut self.app, &mut self.runs, clean);
+        let run = self.app.clean().map(|clean| clean.run);
+        if let (Some(prompts), Some(run), Some(text)) = (&mut self.prompts, run, text)
+            && self.app.begun_for(&text) == Some(run)
+        {
+            prompts.insert(run, text);
         }
     }
 
@@ -379,7 +400,12 @@ impl Session {
     fn copy(&mut self, text: &str) {
         match self.link() {
             Some(link) => {
-                effects::say(&mut self.app, format!("copied a link to {text}"));
+                let lost = link.clean.is_none() && self.app.view().name() == PATCH;
+                let clean = self.app.clean().filter(|_| lost).map(|clean| clean.run);
+                let without = clean.map_or(String::new(), |run| {
+                    format!(", without the clean run {run}: a link can name a prompt, but no branch and no edited run")
+                });
+                effects::say(&mut self.app, format!("copied a link to {text}{without}"));
                 self.outcomes.push_back(Outcome::Copy(link.text()));
             }
             None => {
@@ -408,7 +434,9 @@ impl Session {
         }
         let trace = self.trace.clone().filter(|_| outline.run == Run::ITSELF);
         let prompt = self.prompts.as_ref().and_then(|prompts| prompts.get(&outline.run)).cloned();
-        let link = (trace.is_some() || prompt.is_some()).then_some(Link { trace, prompt, ..link })?;
+        let clean = app.clean().filter(|clean| app.view().name() == PATCH && clean.sequence == 0);
+        let clean = clean.and_then(|clean| self.prompts.as_ref()?.get(&clean.run)).cloned();
+        let link = (trace.is_some() || prompt.is_some()).then_some(Link { trace, prompt, clean, ..link })?;
         // A link has a limited number of passes and characters.
         Link::parse(&link.text()).is_ok().then_some(link)
     }

@@ -104,6 +104,44 @@ fn a_link_carries_sampling_and_precision() {
     assert_eq!((link.prompt.as_deref(), link.sampling), (Some("A"), copied.sampling));
 }
 
+/// Types a line after `/`, and Enter.
+fn go_to(session: &mut Session, line: &str) {
+    press(session, &["/"]);
+    for letter in line.chars() {
+        press(session, &[&letter.to_string()]);
+    }
+    press(session, &["Enter"]);
+}
+
+#[test]
+fn a_link_to_the_map_of_patching_carries_the_clean_prompt() {
+    let mut session = begin("#prompt=A%20fox");
+    shows(&mut session, "step 1 of");
+    go_to(&mut session, "patch A dog");
+    shows(&mut session, "the clean run is r1");
+    let link = session.link().unwrap();
+    assert_eq!((link.prompt.as_deref(), link.clean.as_deref()), (Some("A fox"), Some("A dog")));
+    let mut again = begin(&link.text());
+    shows(&mut again, "the clean run is r1");
+    assert_eq!(again.link().unwrap(), link);
+    // The link of another view of the run needs no clean prompt.
+    go_to(&mut session, "L1/softmax");
+    assert_eq!(session.link().unwrap().clean, None);
+    // A run of this page may be the clean one, but not a branch.
+    go_to(&mut session, "prompt A cat");
+    shows(&mut session, "r2");
+    go_to(&mut session, "patch r1");
+    shows(&mut session, "the clean run is r1");
+    assert_eq!(session.link().unwrap().clean.as_deref(), Some("A dog"));
+    go_to(&mut session, "token 1 = dog");
+    shows(&mut session, "r3");
+    go_to(&mut session, "r2:");
+    go_to(&mut session, "patch r3");
+    shows(&mut session, "the clean run is r3");
+    press(&mut session, &["y"]);
+    shows(&mut session, "without the clean run r3");
+}
+
 #[test]
 fn marks_become_a_file_that_opens_again() {
     let mut session = begin("#at=p0/L1/softmax");

@@ -34,7 +34,7 @@ impl App {
     }
 
     /// The run that was begun for a clean prompt.
-    pub(super) fn begun_for(&self, text: &str) -> Option<Run> {
+    pub fn begun_for(&self, text: &str) -> Option<Run> {
         self.patch.begun.iter().rev().find(|(other, _)| other == text).map(|(_, run)| *run)
     }
 

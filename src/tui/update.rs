@@ -1,6 +1,5 @@
 //! [`update`]: state and action in, state and effect out. It does no I/O: the event loop executes the [`Effect`].
 
-use llama_trace_core::error::printable;
 use llama_trace_core::trace::{Address, Run, Status};
 
 use super::action::Action;
@@ -13,23 +12,21 @@ use super::derivation_keys;
 use super::display::Scale;
 use super::edit_keys;
 pub use super::effect::Effect;
-use super::erase::Erase;
-use super::goto::{self, COMMANDS, Target};
+use super::goto;
+use super::goto_keys::type_goto;
+use super::help_keys::help;
 use super::hidden::HIDDEN;
 use super::history::Spot;
 use super::input::{GotoLine, Mode};
 use super::lesson_keys;
-use super::marks::{self, Mark};
+use super::mark_keys::{mark, return_to};
 use super::mouse;
-use super::move_keys::{self, layer, move_cursor, pass, sequence, slice, step};
+use super::move_keys::{self, layer, pass, sequence, slice, step};
+use super::panel_keys::{by_focus, cycle_axes, cycle_strip, edge, page, turn_focus};
 use super::panel_state::Focus;
 use super::patch_keys;
 use super::report::Report;
-use super::screen_option::ScreenOption;
-use super::screen_settings;
 use super::search_keys;
-use super::slice::Cut;
-use super::strip_values::StripValues;
 use super::sync::RUNNING;
 use super::verdict_keys;
 use super::view::Panels;
@@ -217,143 +214,6 @@ fn say_pace(app: &mut App) {
     if let Some(message) = app.playback.message() {
         app.say(message, false);
     }
-}
-
-/// Maximum length of a text that the help screen is searched for, in characters. No line of the help screen is as long,
-/// and the rest of a longer pasted text is ignored.
-const MOST_WANTED: usize = 80;
-
-/// Handles a key in the help screen, whose first line is `line` and which is filtered by `wanted`.
-fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effect {
-    let page = usize::from(app.panels.size.height / 2).max(1);
-    let line = match action {
-        // No word of the help contains `?`, but any other character can be a part of a word.
-        Action::Type('?') => {
-            app.input.mode = Mode::Walk;
-            return Effect::None;
-        }
-        Action::Type(c) => {
-            wanted.push(*c);
-            0
-        }
-        Action::Paste(text) => {
-            wanted.extend(text.chars().filter(|c| !c.is_control()).take(MOST_WANTED));
-            0
-        }
-        Action::Erase(erase) => {
-            wanted.truncate(erase.start(&wanted));
-            0
-        }
-        Action::Down | Action::NextStep => line + 1,
-        Action::Up | Action::PreviousStep => line.saturating_sub(1),
-        Action::PageDown => line + page,
-        Action::PageUp => line.saturating_sub(page),
-        Action::Home | Action::FirstStep => 0,
-        Action::End | Action::LastStep => usize::MAX,
-        Action::Scroll { down, .. } => line.saturating_add_signed(isize::from(*down)),
-        Action::Close | Action::Help | Action::Explain | Action::Click(..) => {
-            app.input.mode = Mode::Walk;
-            return Effect::None;
-        }
-        Action::Redraw => return Effect::Redraw,
-        Action::Suspend => return Effect::Suspend,
-        _ => line,
-    };
-    app.input.mode = Mode::Help(line, wanted);
-    Effect::None
-}
-
-/// Handles a key in the go-to line.
-fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
-    match action {
-        Action::Close | Action::Click(..) => {
-            app.input.mode = Mode::Walk;
-            return Effect::None;
-        }
-        Action::Type(c) => line.push(c),
-        Action::Paste(text) => {
-            if let Err(wrong) = line.paste(&text) {
-                app.say(wrong, true);
-            }
-        }
-        Action::Erase(Erase::Character) if line.text.is_empty() => {
-            app.input.mode = Mode::Walk;
-            return Effect::None;
-        }
-        Action::Erase(erase) => line.erase(erase),
-        Action::Up => line.choose(app, -1),
-        Action::Down => line.choose(app, 1),
-        Action::Complete if edit_keys::widen(app, &mut line) => {}
-        Action::Complete => line.complete(app),
-        // Enter on an empty line changes nothing.
-        Action::Submit if line.text.trim().is_empty() && line.chosen.is_none() => {
-            app.input.mode = Mode::Walk;
-            return Effect::None;
-        }
-        Action::Submit if ScreenOption::in_line(&line.setting(app)).is_some() => {
-            let text = line.setting(app);
-            let Some((option, value)) = ScreenOption::in_line(&text) else { return Effect::None };
-            match screen_settings::set(app, option, value) {
-                Ok(()) => {
-                    app.input.mode = Mode::Walk;
-                    return Effect::None;
-                }
-                Err(wrong) => app.say(wrong, true),
-            }
-        }
-        // A command needs a text after it.
-        Action::Submit if line.chosen.is_none() && COMMANDS.contains(&&*format!("{} ", line.text)) => {
-            line = GotoLine { text: format!("{} ", line.text), chosen: None };
-            if let Err(wrong) = goto::target(app, &line.text) {
-                app.say(wrong, true);
-            }
-        }
-        Action::Submit if line.text != line.answer(app) && COMMANDS.contains(&&*line.answer(app)) => {
-            line = GotoLine { text: line.answer(app), chosen: None };
-        }
-        Action::Submit => match goto::target(app, &line.answer(app)) {
-            Ok(Target::Here(place)) => {
-                app.input.mode = Mode::Walk;
-                goto::go(app, &place);
-                return Effect::None;
-            }
-            Ok(Target::Other(run, address)) => {
-                app.input.mode = Mode::Walk;
-                return Effect::Open(run, address);
-            }
-            Ok(Target::Begin(other)) => {
-                app.input.mode = Mode::Walk;
-                return Effect::Begin(other);
-            }
-            Ok(Target::Patch(clean)) => {
-                app.input.mode = Mode::Walk;
-                return Effect::Patch(clean);
-            }
-            Ok(Target::View(place, view)) => {
-                app.input.mode = Mode::Walk;
-                app.go(place);
-                app.choose_view(view);
-                return Effect::None;
-            }
-            Ok(Target::Edits) => {
-                app.input.mode = Mode::Walk;
-                return Effect::Edits;
-            }
-            Ok(Target::Learn(chapter)) => {
-                app.input.mode = Mode::Walk;
-                return chapter_keys::open_named(app, chapter);
-            }
-            Ok(Target::Weight(place, row)) => {
-                app.input.mode = Mode::Walk;
-                derivation_keys::open_weight_row(app, place, row);
-                return Effect::None;
-            }
-            Err(text) => app.say(text, true),
-        },
-        _ => {}
-    }
-    app.input.mode = Mode::Goto(line);
-    Effect::None
 }
 
 /// Handles a key outside of popups and prompts.
@@ -573,76 +433,6 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
     Effect::None
 }
 
-/// Marks this place with the letter that was pressed.
-fn mark(app: &mut App, action: &Action) -> Effect {
-    app.input.mode = Mode::Walk;
-    match *action {
-        Action::Type(letter) if marks::is_letter(letter) => {
-            let address = app.place.address(&app.index());
-            let was = app.marks.all.get(&letter).cloned();
-            let told = match &was {
-                Some(was) if !is_here(app, was) => {
-                    let note =
-                        if was.words.is_empty() { "" } else { "; the old note is now a comment in the file" };
-                    format!("{letter} was moved from {} to {address}{note}", was.address)
-                }
-                _ => format!("{letter} marks {address}; ' and {letter} returns to it"),
-            };
-            let stays = was.filter(|was| is_here(app, was));
-            app.marks.set(letter, stays.unwrap_or(Mark { address, words: String::new() }));
-            app.say(told, false);
-            Effect::SaveMarks
-        }
-        Action::Type(_) => {
-            app.say("a mark is a letter or a digit", true);
-            Effect::None
-        }
-        _ => Effect::None,
-    }
-}
-
-/// Returns whether `mark` is at the cell under the cursor.
-fn is_here(app: &App, mark: &Mark) -> bool {
-    let Ok(Target::Here(spot)) = goto::target(app, &mark.address) else { return false };
-    let mut cell = app.place.step.axes().iter().copied().zip(app.index());
-    spot.place == app.place && cell.all(|axis| spot.index.contains(&axis))
-}
-
-/// Returns to the mark with the letter that was pressed.
-fn return_to(app: &mut App, action: &Action) -> Effect {
-    app.input.mode = Mode::Walk;
-    let letter = match *action {
-        Action::Type(letter) => letter,
-        _ => return Effect::None,
-    };
-    let Some(mark) = app.marks.all.get(&letter).cloned() else {
-        app.say(format!("there is no mark {letter}"), true);
-        return Effect::None;
-    };
-    // Parts that the mark leaves out are taken from the current place.
-    match goto::target(app, &mark.address) {
-        Ok(Target::Here(place)) => goto::go(app, &place),
-        Ok(Target::Other(run, address)) => return Effect::Open(run, address),
-        Ok(Target::Begin(other)) => return Effect::Begin(other),
-        Ok(Target::Patch(clean)) => return Effect::Patch(clean),
-        Ok(Target::Edits) => return Effect::Edits,
-        Ok(Target::Learn(chapter)) => return chapter_keys::open_named(app, chapter),
-        Ok(Target::Weight(place, row)) => derivation_keys::open_weight_row(app, place, row),
-        Ok(Target::View(place, view)) => {
-            app.go(place);
-            app.choose_view(view);
-        }
-        Err(wrong) => {
-            app.say(wrong, true);
-            return Effect::None;
-        }
-    }
-    if !mark.words.is_empty() {
-        app.say(printable(&mark.words), false);
-    }
-    Effect::None
-}
-
 /// Copies the address and the value under the cursor.
 fn copy(app: &App) -> Effect {
     Effect::Copy(app.address_and_value())
@@ -652,87 +442,4 @@ fn copy(app: &App) -> Effect {
 fn other_sequence(app: &mut App, by: isize) -> Effect {
     let address = |there| Address { sequence: Some(there), ..Address::default() };
     sequence(app, by).map_or(Effect::None, |there| Effect::Open(app.outline.run, address(there)))
-}
-
-/// Moves in the panel with the focus.
-fn by_focus(app: &mut App, down: isize, right: isize) {
-    match app.panels.focus {
-        Focus::Tensor => move_cursor(app, down, right),
-        Focus::Derivation => derivation_keys::choose(app, down, right),
-        Focus::Notes => app.notes.line = app.notes.line.saturating_add_signed(down),
-        Focus::Outline if down != 0 => step(app, down),
-        Focus::Outline => layer(app, right),
-    }
-}
-
-/// Pages in the panel with the focus.
-fn page(app: &mut App, down: isize, right: isize) {
-    let panels = Panels::new(app);
-    match app.panels.focus {
-        Focus::Derivation => {
-            let height = panels.derivation.map_or(1, |area| area.height.max(2) - 1);
-            derivation_keys::scroll(app, (down + right) * height as isize);
-        }
-        Focus::Notes => {
-            let height = panels.notes.map_or(1, |area| area.height.max(2) - 1);
-            app.notes.line = app.notes.line.saturating_add_signed(down * height as isize);
-        }
-        Focus::Outline => {
-            let height = panels.outline.map_or(1, |area| area.height.max(2) - 1);
-            let walk = app.walk();
-            let number = walk.number(app.place).saturating_add_signed((down + right) * height as isize);
-            app.go(walk.at(number));
-        }
-        Focus::Tensor => {
-            let Some(layout) = app.layout() else { return };
-            let (rows, columns) = (layout.rows_seen().max(1), layout.columns_seen().max(1));
-            move_cursor(app, down * rows as isize, right * columns as isize);
-        }
-    }
-}
-
-/// Goes to an edge of the panel with the focus. If `far` is the smallest number, this is the start; if `far` is the
-/// largest number, the end.
-fn edge(app: &mut App, far: isize) {
-    match app.panels.focus {
-        Focus::Derivation => derivation_keys::scroll(app, far),
-        Focus::Notes => app.notes.line = app.notes.line.saturating_add_signed(far),
-        Focus::Outline => app.go(app.walk().at(usize::MIN.saturating_add_signed(far))),
-        Focus::Tensor if app.layout().is_some_and(|layout| layout.columns == 1) => move_cursor(app, far, 0),
-        Focus::Tensor => move_cursor(app, 0, far),
-    }
-}
-
-/// Moves the focus by `by` panels.
-fn turn_focus(app: &mut App, by: isize) {
-    let derivation = app.derivation.as_ref().map(|_| Focus::Derivation);
-    let order = [Some(Focus::Tensor), derivation, Some(Focus::Notes), Some(Focus::Outline)];
-    let order: Vec<Focus> = order.into_iter().flatten().collect();
-    let now = order.iter().position(|&focus| focus == app.panels.focus).unwrap_or(0);
-    app.panels.focus = order[(now + order.len()).saturating_add_signed(by) % order.len()];
-}
-
-/// Chooses the next kind of values on the token strip.
-fn cycle_strip(app: &mut App) {
-    app.strip = app.strip.next();
-    match app.strip {
-        StripValues::Attention if app.place.layer.is_none() => {
-            app.say("at stages in a layer, the token strip shows the attention of the current head", false);
-        }
-        StripValues::Nothing => app.say("the token strip shows only the tokens", false),
-        carries => {
-            let name = carries.name();
-            app.say(format!("the token strip shows {name}; each mark belongs to the token before it"), false);
-        }
-    }
-}
-
-/// Chooses the next layout of the axes.
-fn cycle_axes(app: &mut App) {
-    let count = app.place.step.axes().len();
-    if app.layout().is_some_and(|layout| layout.columns == 1) || count < 2 {
-        app.say("these axes have only one layout", false);
-    } else {
-        app.display.turn = (app.display.turn + 1) % Cut::choices(count);
-    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{llama_trace, stderr};
+use crate::common::{fixture, llama_trace, stderr};
 use crate::{PROMPT, ok};
 
 fn json(args: &[&str]) -> Value {
@@ -238,6 +238,13 @@ fn a_number_that_cannot_be_explained_is_an_error() {
     refused(&explain("L1/foo"), 2, &["there is no stage `foo`; `llama-trace log` lists the stages"]);
     refused(&explain("L0/logits[t=0,v=0]"), 2, &["outside the layers"]);
     refused(&explain("L0/wq[o=1,i=2]"), 2, &["is a weight", "explain a number of xq"]);
+    // A weight that this model lacks is not read by any of its stages.
+    let lacks = ["q_norm is the name of a weight, and the model", "has no such weight", "`llama-trace log`"];
+    let said = stderr(&llama_trace(explain("L1/q_norm[c=0]")));
+    assert!(lacks.iter().all(|words| said.contains(words)) && !said.contains("xq_norm"), "{said}");
+    let qwen3 = fixture("golden/qwen3");
+    let in_qwen3 = ["explain", "L1/q_norm[c=0]", "--model", qwen3.to_str().unwrap(), "--ids", "1"];
+    refused(&in_qwen3, 2, &["is a weight", "explain a number of xq_norm"]);
     refused(&explain("p0/L1"), 2, &["no stage is named"]);
     refused(&explain(""), 2, &["the address is empty"]);
     for (at, turns) in [

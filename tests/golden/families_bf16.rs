@@ -61,7 +61,9 @@ pub(super) fn stages(name: &str) {
             let is_other = exact.other as f32 == theirs[at];
             ours[at] = if is_other { exact.other as f32 } else { exact.value as f32 };
         }
-        if rules.card().rounded(site.stage) == Rounded::Never && site.stage.info().rounded != Rounded::Never {
+        if rules.card().config.rounded(site.stage) == Rounded::Never
+            && site.stage.info().rounded != Rounded::Never
+        {
             // Tables of RoPE in float32.
             let tensors = [&ours, theirs]
                 .map(|values| (vec![values.len()], values.iter().map(|&x| x.into()).collect()));

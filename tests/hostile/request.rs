@@ -122,7 +122,7 @@ fn the_error_of_an_invalid_number_says_what_is_expected() {
     assert!(told(&["lens", "--top", "0"]).contains("1 or more is expected"));
     refused(&["bench", "--prompt-tokens", "0"], 2, &["--prompt-tokens", "lengths from 1", "found: 0"]);
     let one = told(&["--step", "--layers", "0,2"]);
-    assert!(one.contains("'0,2'") && one.contains("--step opens at one place"), "{one}");
+    assert!(one.contains("'0,2'") && one.contains("the tracer opens at one place"), "{one}");
     assert!(told(&["completions", "cmd"]).contains("zsh"));
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
+use llama_trace::config::Precision;
 use llama_trace::model::Model;
 use llama_trace::replay::derive::{derive, is_derivable};
 use llama_trace::stop::Stop;
@@ -153,6 +154,19 @@ fn an_edit_that_writes_the_values_that_are_there_changes_no_bit() {
         }
     }
     assert!(tried > 100, "{tried}");
+}
+
+/// The tables of RoPE of OLMo 2 and ERNIE 4.5 are not rounded in bfloat16. An edit rounds as the model does.
+#[test]
+fn an_edit_rounds_a_stage_only_if_the_model_does() {
+    for name in ["olmo2", "ernie4_5", "cohere2"] {
+        let plain = model(&format!("families/{name}"), Cpu::default().with_precision(Precision::Bf16), &[]);
+        let before = first(&plain);
+        for stage in ["rope_cos", "rope_sin", "xq", "attn_residual"] {
+            let after = first(&edited(&plain, &[&format!("{stage} *= 1")]));
+            before.values().for_each(|frame| assert_same(&after[&frame.site], frame));
+        }
+    }
 }
 
 #[test]

@@ -3,13 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use llama_trace::backend::cpu::Cpu;
+use llama_trace::checkpoint;
+use llama_trace::config::Precision;
 use llama_trace::model::Model;
 use llama_trace::record::{Keep, Trace};
 use llama_trace::replay::{DEFAULT_MEMORY, Recorded};
-use llama_trace::trace::{Answer, Frame, Query, Region, Run, Site, Source};
+use llama_trace::trace::{Answer, Frame, Query, Region, Run, Site, Source, Stage};
 use llama_trace_core::edit::{Edit, Edits};
 use llama_trace_core::error::Result;
 
+use super::common::fixture;
 use super::recorded::record_with;
 use super::{ask, assert_same, model, record, sampler};
 
@@ -83,6 +87,23 @@ fn an_edited_trace_has_the_bits_of_the_edited_run_up_to_the_next_product_with_we
         }
         let named: Vec<String> = seen.iter().map(|stage| stage.name().to_owned()).collect();
         assert_eq!(named.join(" "), reached, "{name}, {texts:?}");
+    }
+}
+
+/// Command R and OLMo 2 round RoPE in another way than Llama, and the layers of OLMo 3 have tables of their own.
+#[test]
+fn queries_after_rope_are_computed_by_the_rules_of_the_family() {
+    for (name, table) in [("cohere2", None), ("olmo2", None), ("ernie4_5", None), ("olmo3", Some(0))] {
+        let checkpoint = checkpoint::open(&fixture(&format!("families/{name}"))).unwrap();
+        let plain = Model::load(&checkpoint, Cpu::default().with_precision(Precision::Bf16)).unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let edit = if plain.sizes().qk_norm { "L0/xq_norm[h=1,t=3] *= 2" } else { "L0/xq[h=1,t=3] *= 2" };
+        let (expected, _) = record(&plain.with_edits(edits(&[edit])), &PROMPT);
+        let mut trace = trace_of(&plain, temporary.path()).edited(Run(1), 0, edits(&[edit])).unwrap();
+        let cos = Site { layer: table, ..Site::once(0, Stage::RopeCos.in_model(&plain.sizes())) };
+        for site in [cos, Site { layer: Some(0), ..Site::once(0, Stage::XqRope) }] {
+            assert_same(&frame(&mut *trace, site).unwrap(), &expected[&site]);
+        }
     }
 }
 

@@ -81,6 +81,30 @@ impl Port {
         self.out.insert(site, frame(site, shape, rows.concat()));
     }
 
+    /// The residual stream `x` after a sublayer, which read `norm` and gave `output`. `after` is the weight of the norm
+    /// after the sublayer, whose values are kept as `site`. `missing` is the mistake that drops `x`.
+    fn residual(
+        &mut self,
+        x: &Rows,
+        norm: &Rows,
+        output: &Rows,
+        (after, missing): (&str, &str),
+        site: Site,
+    ) -> Rows {
+        if self.config.placement.after() {
+            let (normed, sum) = self.after(x, output, after);
+            if !self.has("post_norm_place:hidden") {
+                self.keep(site, &normed, &[x.len(), self.config.dim]);
+            }
+            return sum;
+        }
+        match self.bug {
+            bug if bug == missing => output.clone(),
+            "residual_missing:normed" => self.sum(norm, output),
+            _ => self.sum(x, output),
+        }
+    }
+
     fn weight(&self, name: &str) -> &[f32] {
         &self.weights[name]
     }
@@ -260,22 +284,11 @@ impl Port {
             } else {
                 mixed
             };
-            let mut output = self.linear(&merged, &name("self_attn.o_proj"));
+            let output = self.linear(&merged, &name("self_attn.o_proj"));
             self.keep(at(Stage::AttnOutput), &output, &[t, dim]);
-            let input = x.clone();
-            let shows = self.bug != "post_norm_place:hidden";
-            if placement.after() {
-                (output, x) = self.after(&x, &output, &name("post_attention_layernorm.weight"));
-                if shows {
-                    self.keep(at(Stage::PostAttnNorm), &output, &[t, dim]);
-                }
-            } else {
-                x = match self.bug {
-                    "residual_missing" => output.clone(),
-                    "residual_missing:normed" => self.sum(&norm, &output),
-                    _ => self.sum(&x, &output),
-                };
-            }
+            let input = x;
+            let of = (&*name("post_attention_layernorm.weight"), "residual_missing");
+            x = self.residual(&input, &norm, &output, of, at(Stage::PostAttnNorm));
             self.keep(at(Stage::AttnResidual), &x, &[t, dim]);
             let read = if self.has("norm_input") { &input } else { &x };
             if placement.before_ffn() {
@@ -301,19 +314,8 @@ impl Port {
             self.keep(at(Stage::FfnHidden), &hidden, &[t, ffn_dim]);
             let down = self.linear(&hidden, &name("mlp.down_proj"));
             self.keep(at(Stage::FfnDown), &down, &[t, dim]);
-            if placement.after() {
-                let normed;
-                (normed, x) = self.after(&x, &down, &name("post_feedforward_layernorm.weight"));
-                if shows {
-                    self.keep(at(Stage::PostFfnNorm), &normed, &[t, dim]);
-                }
-            } else {
-                x = match self.bug {
-                    "residual_missing:ffn" => down.clone(),
-                    "residual_missing:normed" => self.sum(&norm, &down),
-                    _ => self.sum(&x, &down),
-                };
-            }
+            let of = (&*name("post_feedforward_layernorm.weight"), "residual_missing:ffn");
+            x = self.residual(&x, &norm, &down, of, at(Stage::PostFfnNorm));
             self.keep(at(Stage::FfnResidual), &x, &[t, dim]);
         }
         let norm = self.norm(&x, "model.norm.weight");

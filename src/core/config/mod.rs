@@ -324,9 +324,10 @@ impl ModelConfig {
         switches.into_iter().find(|(used, _)| *used).map(|(_, name)| name)
     }
 
-    /// The first switch of another family that the model uses, in words; `None` if it computes as Llama does. Windows,
-    /// biases, and an RMSNorm of each query and key head are not counted: every device has them.
-    pub fn first_switch(&self) -> Option<&'static str> {
+    /// The first switch of another family that the model uses in `precision`, in words; `None` if it computes as Llama
+    /// does. Windows, biases, and an RMSNorm of each query and key head are not counted: every device has them.
+    pub fn first_switch(&self, precision: Precision) -> Option<&'static str> {
+        let rounds = precision == Precision::Bf16;
         let (norm, form) = (self.norm, self.qk_norm_form);
         let Multipliers { embedding, residual, logits } = self.multipliers;
         let factors = |rope: usize| self.rope(rope).attention_factor() != 1.0 || self.rope(rope).varies();
@@ -336,11 +337,11 @@ impl ModelConfig {
             (self.local_rope.is_some(), "a RoPE of its own for the layers with a window"),
             (self.turned() != self.head_dim, "a RoPE of some of a head's components"),
             ((0..self.ropes()).any(factors), "a RoPE scaling with an attention factor or a changing one"),
-            (self.rope_rounding != RopeRounding::Products, "a RoPE that bfloat16 rounds once"),
+            (rounds && self.rope_rounding != RopeRounding::Products, "a RoPE that bfloat16 rounds once"),
             (norm.kind == NormKind::Layer || form.kind == NormKind::Layer, "LayerNorm"),
             (!norm.weight || !form.weight, "norms without a weight"),
             (norm.one_plus, "norms with the weight 1 + w"),
-            (norm.rounded_once, "norms that are rounded once"),
+            (rounds && norm.rounded_once, "norms that are rounded once"),
             (self.placement != Placement::Before, "norms in other places than before each sublayer"),
             (form != QkNormForm::default(), "another form of query and key norms"),
             (embedding != 1.0, "an embedding multiplier"),
@@ -378,13 +379,29 @@ mod tests {
         let switch = |change: fn(&mut ModelConfig)| {
             let mut config = ModelConfig { layers: 2, ..ModelConfig::of_heads(4, 2, 8) };
             change(&mut config);
-            config.first_switch()
+            config.first_switch(Precision::F32)
         };
         assert_eq!(switch(|c| (c.window, c.qk_norm, c.qkv_bias) = (Some(4), true, true)), None);
         assert_eq!(switch(|c| c.rope_layers = LayerSet::From(1)), Some("layers without RoPE"));
         assert_eq!(switch(|c| c.activation = Activation::Gelu), Some("another activation than SiLU"));
         assert_eq!(switch(|c| c.logit_cap = Some(30.0)), Some("a soft cap"));
         assert_eq!(switch(|c| c.multipliers.residual = 0.5), Some("a residual multiplier"));
+    }
+
+    #[test]
+    fn a_rounding_of_bfloat16_is_a_switch_only_there() {
+        let rope =
+            ModelConfig { rope_rounding: RopeRounding::SumOfFloat32, ..ModelConfig::of_heads(4, 2, 8) };
+        let once = Norm { rounded_once: true, ..Norm::default() };
+        let norm = ModelConfig { norm: once, ..ModelConfig::of_heads(4, 2, 8) };
+        for (config, name) in
+            [(rope, "a RoPE that bfloat16 rounds once"), (norm, "norms that are rounded once")]
+        {
+            assert_eq!(config.first_switch(Precision::Bf16), Some(name));
+            for precision in [Precision::F32, Precision::Q8 { group: 32 }] {
+                assert_eq!(config.first_switch(precision), None, "{name}");
+            }
+        }
     }
 
     #[test]

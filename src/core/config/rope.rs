@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Precision;
+
 /// θ of RoPE and the scaling of its frequencies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
@@ -172,6 +174,11 @@ impl RopeRounding {
     /// Whether each product is rounded.
     pub fn rounds_products(self) -> bool {
         self == Self::Products
+    }
+
+    /// The precision to which the products are rounded in a run in `precision`.
+    pub fn of_products(self, precision: Precision) -> Precision {
+        if self.rounds_products() { precision } else { Precision::F32 }
     }
 }
 

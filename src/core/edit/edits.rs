@@ -12,7 +12,7 @@ use super::operand::{Cells, Resolved, Seen};
 use super::{Edit, Operand, Operator, Origin, Part, Source};
 use crate::error::{Error, Result};
 use crate::ops::round;
-use crate::trace::stage::{Input, Rounded, Section};
+use crate::trace::stage::{Input, Section};
 use crate::trace::{Address, Axis, Frame, ModelCard, PassDims, Run, Site, Sizes, Stage, Step, Subject};
 
 /// The values that edits read and a run does not compute itself.
@@ -214,7 +214,8 @@ impl Edits {
     }
 
     /// Applies all edits of `site` to `values`, the rows of the tokens `held` of pass `dims`. For a stage without a
-    /// token axis, `values` is the whole stage. Returns whether an edit wrote to a cell.
+    /// token axis, `values` is the whole stage. The precision is that to which the stage is rounded
+    /// ([`ModelConfig::rounded_to`](crate::config::ModelConfig::rounded_to)). Returns whether an edit wrote to a cell.
     ///
     /// # Errors
     /// [`Error::Usage`] if a source does not have a cell that an edit reads.
@@ -277,7 +278,6 @@ impl Edits {
         let Some(operand) = self.operand((number, part), stage, kept, &of_pass, values)? else {
             return Ok(None);
         };
-        let rounded = site.stage.info().rounded != Rounded::Never;
         let (mut changed, mut first): (usize, Option<(Vec<usize>, f32, f32)>) = (0, None);
         let mut index = vec![0; axes.len()];
         for cell in 0..count {
@@ -296,7 +296,7 @@ impl Edits {
                 Operator::Multiply => before * other,
                 Operator::Add => before + other,
             };
-            let after = if rounded { round::value(precision, after) } else { after };
+            let after = round::value(precision, after);
             values[at] = after;
             let differs = before.to_bits() != after.to_bits();
             if differs && changed == 0 || first.is_none() {

@@ -236,7 +236,7 @@ impl SiteRules<'_> {
     /// The rule of cell `at`, a row-major index.
     pub fn cell(&self, at: usize) -> Rule {
         let rounded = match self.rules.card.precision {
-            Precision::Bf16 => self.rules.card.rounded(self.site.stage),
+            Precision::Bf16 => self.rules.card.config.rounded(self.site.stage),
             Precision::F32 | Precision::Q8 { .. } => Rounded::Never,
         };
         Rule { fold: self.fold(at), rounded, by: self.factor(at) }

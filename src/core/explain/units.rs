@@ -73,7 +73,8 @@ fn has_effects(rules: &Rules) -> Result<()> {
         None => Ok(()),
         Some(switch) => Err(Error::usage("the units of this model have no direct effects on the logits")
             .expected("a family whose logits are a sum of the units' contributions, as in Llama")
-            .found(switch)),
+            .found(switch)
+            .next("sort the units by their own values")),
     }
 }
 

@@ -4,7 +4,7 @@ use super::card::ModelCard;
 use super::sizes::PassDims;
 use super::stage::{Input, Op, Rounded, Stage};
 use super::step::Step;
-use crate::config::{Activation, NormKind, Precision, QkWidth};
+use crate::config::{Activation, ModelConfig, NormKind, Precision, QkWidth};
 
 impl ModelCard {
     /// The formula of `step` with the numbers of `layer` of this model, and a note on its arithmetic.
@@ -14,9 +14,28 @@ impl ModelCard {
         let text = text + &self.of_norm(stage);
         match self.precision {
             Precision::Q8 { group } => text + &in_int8(stage, group),
-            Precision::Bf16 => text + in_bfloat16(self.rounded(stage)),
+            Precision::Bf16 => text + in_bfloat16(self.config.rounded(stage)),
             Precision::F32 => text,
         }
+    }
+}
+
+impl ModelConfig {
+    /// The rounding of `stage` in bfloat16: that of Llama, or of another family.
+    pub fn rounded(&self, stage: Stage) -> Rounded {
+        let (norm, form, rope) = (self.norm, self.qk_norm_form, self.rope_rounding);
+        let kind = if stage.is_qk_norm() { form.kind } else { norm.kind };
+        match stage.info().rounded {
+            Rounded::TwiceInNorm if norm.rounded_once || kind == NormKind::Layer => Rounded::Result,
+            Rounded::ProductsAndSum if !rope.rounds_products() => Rounded::Result,
+            Rounded::Result if stage.is_rope_table() && !rope.rounds_tables() => Rounded::Never,
+            rounded => rounded,
+        }
+    }
+
+    /// The precision to which the values of `stage` are rounded in a run in `precision`.
+    pub fn rounded_to(&self, stage: Stage, precision: Precision) -> Precision {
+        if self.rounded(stage) == Rounded::Never { Precision::F32 } else { precision }
     }
 }
 
@@ -36,18 +55,6 @@ impl ModelCard {
                 format!("act = {formula}, g = gate · hidden = act · up"),
                 format!("hidden = {name}(gate) · up"),
             ],
-        }
-    }
-
-    /// The rounding of `stage` in bfloat16: that of Llama, or of another family.
-    pub fn rounded(&self, stage: Stage) -> Rounded {
-        let (norm, form, rope) = (self.config.norm, self.config.qk_norm_form, self.config.rope_rounding);
-        let kind = if stage.is_qk_norm() { form.kind } else { norm.kind };
-        match stage.info().rounded {
-            Rounded::TwiceInNorm if norm.rounded_once || kind == NormKind::Layer => Rounded::Result,
-            Rounded::ProductsAndSum if !rope.rounds_products() => Rounded::Result,
-            Rounded::Result if stage.is_rope_table() && !rope.rounds_tables() => Rounded::Never,
-            rounded => rounded,
         }
     }
 
@@ -113,7 +120,7 @@ fn in_bfloat16(rounded: Rounded) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{LayerSet, ModelConfig, Rope, RopeScaling};
+    use crate::config::{LayerSet, Rope, RopeScaling};
 
     fn formula(stage: Stage, precision: Precision) -> String {
         let card = ModelCard { precision, ..ModelCard::small(|_| {}) };

@@ -301,7 +301,7 @@ fn float(value: f32) -> Value {
 /// The names of each stage of the model in other code.
 fn aliases(card: Option<&ModelCard>) -> Map<String, Value> {
     let names = |stage: &Stage| {
-        let aliases = stage.info().aliases;
+        let aliases = card.map_or(stage.info().aliases, |card| stage.aliases(&card.config));
         let all = [
             ("hugging_face", aliases.hugging_face),
             ("transformer_lens", aliases.transformer_lens),

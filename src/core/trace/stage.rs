@@ -1,8 +1,11 @@
 //! The stages of a forward pass, and their properties: name, axes, formula, inputs, unit, existence. Each stage has one
 //! row of the `table`, which the rest of the program reads.
 
+mod aliases;
+mod exists;
 mod op;
 mod table;
+mod unit;
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -13,8 +16,11 @@ use super::sizes::{PassDims, Sizes};
 use crate::config::{Activation, ModelConfig, Placement, QkWidth};
 use table::TABLE;
 
+pub use aliases::Aliases;
+pub use exists::{Absence, Exists};
 pub use op::Op;
 pub use table::Stage;
+pub use unit::Unit;
 
 /// The place of a stage in the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,73 +58,6 @@ pub enum Runs {
     Derived,
 }
 
-/// The unit of a stage's values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Numbers without a unit.
-    Plain,
-    /// Ids of tokens.
-    Id,
-    /// Cosines.
-    Cosine,
-    /// Sines.
-    Sine,
-    /// 0 for a visible key, −∞ for a hidden one.
-    Hiding,
-    /// Dot products of two heads' vectors.
-    Dot,
-    /// Dot products divided by √C.
-    ScaledDot,
-    /// Attention weights, which sum to 1.
-    Share,
-    /// Scores before softmax.
-    Logit,
-    /// Probabilities, which sum to 1.
-    Probability,
-    /// int8: a value as a multiple of its scale.
-    Steps,
-    /// Scales: the value that the int8 number 1 stands for.
-    Step,
-}
-
-impl Unit {
-    /// Its name in the viewer.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "no unit",
-            Self::Id => "token id",
-            Self::Cosine => "cosine",
-            Self::Sine => "sine",
-            Self::Hiding => "0 or -inf",
-            Self::Dot => "dot product",
-            Self::ScaledDot => "dot product / √C",
-            Self::Share => "share of 1",
-            Self::Logit => "logit",
-            Self::Probability => "probability",
-            Self::Steps => "steps of its scale",
-            Self::Step => "size of a step",
-        }
-    }
-
-    /// A shorter name for narrow columns.
-    pub fn short(self) -> &'static str {
-        match self {
-            Self::ScaledDot => "qk / √C",
-            unit => unit.name(),
-        }
-    }
-
-    /// Returns whether the values are fractions of 1.
-    pub fn is_share(self) -> bool {
-        matches!(self, Self::Share | Self::Probability)
-    }
-
-    /// Returns whether no value is below 0.
-    pub fn is_positive(self) -> bool {
-        self.is_share() || self == Self::Step
-    }
-}
-
 /// The rounding of a stage when the model runs in bfloat16, as in PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounded {
@@ -152,64 +91,6 @@ enum When {
     Xielu,
 }
 
-/// The condition for a stage, and so the reason for its absence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exists {
-    /// In every pass of every model.
-    Always,
-    /// In passes that hide a key from some token in some layer.
-    Hiding,
-    /// In families that normalise queries and keys before RoPE.
-    QkNorm,
-    /// In families that normalise queries and keys after RoPE.
-    QkNormLast,
-    /// In layers with RoPE.
-    Rope,
-    /// In families whose layers all have the same RoPE: before the layers.
-    SharedRope,
-    /// In families whose layers with a window have a RoPE of their own: in the layers with RoPE.
-    LayerRope,
-    /// In families with a norm before attention.
-    NormBefore,
-    /// In families with a norm before the feed-forward network, apart from that before attention.
-    FfnNormBefore,
-    /// In families with norms after attention and after the feed-forward network.
-    NormAfter,
-    /// In families whose scores have a soft cap.
-    ScoreCap,
-    /// In families whose logits have a soft cap.
-    LogitCap,
-    /// In families whose feed-forward network has a gate.
-    Gate,
-    /// In families whose feed-forward network has a gate with SiLU.
-    Silu,
-    /// In families whose feed-forward network has another activation, or no gate.
-    Activation,
-    /// In runs with int8 products.
-    Int8,
-    /// In passes whose draw has a repetition penalty.
-    Penalty,
-    /// In passes whose draw has min-p.
-    MinP,
-    /// In passes whose draw has typical-p.
-    TypicalP,
-}
-
-/// The reason for the absence of a stage, in the parts of an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Absence {
-    /// The problem.
-    pub what: String,
-    /// The reason, as a clause.
-    pub why: String,
-    /// The condition under which it would exist.
-    pub expected: &'static str,
-    /// The actual situation.
-    pub found: String,
-    /// The advice.
-    pub next: &'static str,
-}
-
 /// A weight that a stage reads.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightUse {
@@ -218,19 +99,6 @@ pub struct WeightUse {
     /// Its axes, outermost first: outputs × inputs.
     pub axes: &'static [Axis],
     when: When,
-}
-
-/// A stage's names in other code, for looking things up; empty if there is none.
-#[derive(Clone, Copy, Debug)]
-pub struct Aliases {
-    /// Hugging Face module, under `model.layers.L.` for stages of a layer.
-    pub hugging_face: &'static str,
-    /// TransformerLens hook, under `blocks.L.` for stages of a layer.
-    pub transformer_lens: &'static str,
-    /// llama.cpp's tensor name.
-    pub llama_cpp: &'static str,
-    /// Variable of the Go walkthrough llama-nuts-and-bolts, in chapter 15 of its docs.
-    pub go: &'static str,
 }
 
 /// One row of the table.
@@ -267,7 +135,7 @@ pub struct StageInfo {
     pub exists: Exists,
     /// The stage that is read in its place if it is absent; `None` if there is no such stage.
     pub instead: Option<Stage>,
-    /// Its names in other code.
+    /// Its names in other code, in a Llama. [`Stage::aliases`] gives those in another family.
     pub aliases: Aliases,
 }
 
@@ -324,129 +192,6 @@ impl Stage {
             _ if self.is_int8() => 1,
             _ => 4,
         }
-    }
-
-    /// Returns whether it exists in pass `dims` of a model with `sizes`.
-    ///
-    /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have a window
-    /// (Qwen's `max_window_layers`), the others hide fewer keys; their `masked_scores` show which keys they hide.
-    ///
-    /// A stage that only some layers have exists. [`Site::present`](super::Site::present) answers for one layer.
-    pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
-        self.present_in(sizes, dims, None)
-    }
-
-    /// Returns whether it exists in `layer` of pass `dims`; outside the layers, or in any layer, for `None`.
-    pub fn present_in(self, sizes: &Sizes, dims: PassDims, layer: Option<usize>) -> bool {
-        match self.info().exists {
-            Exists::Always => true,
-            Exists::Hiding => sizes.hides(dims),
-            Exists::QkNorm => sizes.qk_norm && !sizes.qk_norm_last,
-            Exists::QkNormLast => sizes.qk_norm_last,
-            Exists::Rope => sizes.has_rope(layer),
-            Exists::SharedRope => !sizes.local_rope,
-            Exists::LayerRope => sizes.local_rope && sizes.has_rope(layer),
-            Exists::NormBefore => sizes.placement.before(),
-            Exists::FfnNormBefore => sizes.placement.before_ffn(),
-            Exists::NormAfter => sizes.placement.after(),
-            Exists::ScoreCap => sizes.score_cap.is_some(),
-            Exists::LogitCap => sizes.logit_cap.is_some(),
-            Exists::Gate => !sizes.ungated,
-            Exists::Silu => !sizes.ungated && sizes.activation == Activation::Silu,
-            Exists::Activation => sizes.ungated || sizes.activation != Activation::Silu,
-            Exists::Int8 => sizes.group.is_some(),
-            Exists::Penalty => dims.filters.penalty,
-            Exists::MinP => dims.filters.min_p,
-            Exists::TypicalP => dims.filters.typical_p,
-        }
-    }
-
-    /// The reason why it is absent in `layer` of pass `dims` of the model `card`; `None` if it exists. `name` is what
-    /// the user called it: the name of the stage, or of a view of it.
-    pub fn absence(
-        self,
-        name: &str,
-        card: &ModelCard,
-        dims: PassDims,
-        layer: Option<usize>,
-    ) -> Option<Absence> {
-        if self.present_in(&card.sizes(), dims, layer) {
-            return None;
-        }
-        if let Some(layer) = layer.filter(|_| self.present(&card.sizes(), dims)) {
-            return Some(Absence {
-                what: format!("layer {layer} has no {name}"),
-                why: "it has no RoPE".to_owned(),
-                expected: "a layer with RoPE",
-                found: card.name.clone(),
-                next: "choose another layer, or xq or xk",
-            });
-        }
-        Some(match self.info().exists {
-            Exists::Always => return None,
-            Exists::Hiding => Absence {
-                what: format!("pass {} has no {name}", dims.pass),
-                why: format!("it reads {} token, and nothing is hidden from it", dims.tokens),
-                expected: "a pass that reads several tokens: nothing is hidden from a single one",
-                found: format!("{} token", dims.tokens),
-                next: "choose softmax",
-            },
-            Exists::Rope
-            | Exists::SharedRope
-            | Exists::LayerRope
-            | Exists::NormBefore
-            | Exists::FfnNormBefore
-            | Exists::NormAfter
-            | Exists::ScoreCap
-            | Exists::LogitCap
-            | Exists::Gate
-            | Exists::Silu
-            | Exists::Activation => Absence {
-                what: format!("the model has no {name}"),
-                why: "its family computes the pass without it".to_owned(),
-                expected: "a stage of this family",
-                found: card.name.clone(),
-                next: "`llama-trace log` prints the stages of a pass",
-            },
-            Exists::QkNorm | Exists::QkNormLast => Absence {
-                what: format!("the model has no {name}"),
-                why: "it does not normalise queries and keys".to_owned(),
-                expected: "a family that normalises queries and keys, as Qwen3 does",
-                found: card.name.clone(),
-                next: "choose xq or xk",
-            },
-            Exists::Int8 => Absence {
-                what: format!("this run has no {name}"),
-                why: format!(
-                    "it computes in {}; only runs with int8 products have one",
-                    card.precision.name()
-                ),
-                expected: "a run whose products are in int8",
-                found: format!("a run in {}", card.precision.name()),
-                next: "add --precision q8",
-            },
-            Exists::Penalty => Absence {
-                what: format!("pass {} has no {name}", dims.pass),
-                why: "its token was drawn without a repetition penalty".to_owned(),
-                expected: "a run with a repetition penalty",
-                found: "a run whose repetition penalty is 1".to_owned(),
-                next: "add --repetition-penalty 1.2, or choose logits",
-            },
-            Exists::MinP => Absence {
-                what: format!("pass {} has no {name}", dims.pass),
-                why: "its token was drawn without min-p".to_owned(),
-                expected: "a run with min-p, at a temperature over 0",
-                found: "a run whose min-p is 0, or has no effect at temperature 0".to_owned(),
-                next: "add --min-p 0.1 --temperature 1, or choose probs",
-            },
-            Exists::TypicalP => Absence {
-                what: format!("pass {} has no {name}", dims.pass),
-                why: "its token was drawn without typical-p".to_owned(),
-                expected: "a run with typical-p, at a temperature over 0",
-                found: "a run whose typical-p is 1, or has no effect at temperature 0".to_owned(),
-                next: "add --typical-p 0.9 --temperature 1, or choose probs",
-            },
-        })
     }
 
     /// Its inputs in pass `dims`, besides weights. Absent stages are replaced by the ones before them: without a mask,

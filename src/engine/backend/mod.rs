@@ -88,6 +88,19 @@ pub enum AttentionPart {
     Softmax,
 }
 
+impl AttentionPart {
+    /// All parts, in the order in which attention computes them.
+    pub const ALL: [Self; 7] = [
+        Self::Keys,
+        Self::Values,
+        Self::Qk,
+        Self::Scores,
+        Self::CappedScores,
+        Self::MaskedScores,
+        Self::Softmax,
+    ];
+}
+
 /// An observer of attention's intermediate results. They are computed only if the observer wants them.
 pub trait AttentionSink {
     /// Whether the rows of `part` should be handed over.

@@ -6,17 +6,6 @@ use crate::backend::{AttentionPart, AttentionShape, Buffer, Cache, Span};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Stage, Values};
 
-/// The stages that attention computes inside, in the order of the pass.
-const INSIDE: [Stage; 7] = [
-    Stage::Keys,
-    Stage::Values,
-    Stage::Qk,
-    Stage::Scores,
-    Stage::CappedScores,
-    Stage::MaskedScores,
-    Stage::Softmax,
-];
-
 impl Observer<'_> {
     /// Whether an edit changes one of `stages` here.
     pub(super) fn edits(&self, stages: &[Stage]) -> bool {
@@ -27,13 +16,14 @@ impl Observer<'_> {
 
     /// Whether an edit changes a stage inside attention here.
     pub(super) fn edits_attention(&self) -> bool {
-        self.edits(&INSIDE)
+        self.edits(&AttentionPart::ALL.map(AttentionPart::stage))
     }
 
     /// Applies the edits of `stage` to `values`, the rows of `part`. Returns whether one of them wrote a value.
     pub(super) fn edit(&mut self, part: &Part, stage: Stage, values: &mut [f32]) -> Result<bool> {
         let Some(edits) = self.edits else { return Ok(false) };
-        let (site, precision) = (self.site(part, stage), self.backend.precision());
+        let site = self.site(part, stage);
+        let precision = self.config.rounded_to(stage, self.backend.precision());
         let wrote = edits.touches(site)
             && edits.apply(
                 (&self.sizes, precision),

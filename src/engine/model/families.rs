@@ -8,6 +8,7 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::ops::round;
+use llama_trace_core::trace::Stage;
 
 impl Model {
     /// Whether the residual before `norm` and the norm are Llama's, so that one operation computes both.
@@ -36,11 +37,9 @@ pub(super) fn rope_table(
 ) -> Result<()> {
     let (rope, pairs) = (model.config.rope(number), model.config.turned() / 2);
     let factor = rope.attention_factor();
-    let precision = match model.config.rope_rounding.rounds_tables() {
-        true => model.backend.precision(),
-        false => Precision::F32,
-    };
-    if factor == 1.0 && !rope.varies() && precision == model.backend.precision() {
+    let precision = model.config.rounded_to(Stage::RopeCos, model.backend.precision());
+    let is_llama = precision == Precision::Bf16 || model.backend.precision() != Precision::Bf16;
+    if factor == 1.0 && !rope.varies() && is_llama {
         return model.backend.rope_table(&model.ropes[number], pairs, pass, cos, sin);
     }
     // LongRoPE and dynamic scaling depend on the length of the text, YaRN has a factor of all cosines and sines, and OLMo

@@ -17,7 +17,7 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{Backend, Buffer};
-use llama_trace_core::config::ModelConfig;
+use llama_trace_core::config::{ModelConfig, Precision};
 use llama_trace_core::edit::Edits;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::ops;
@@ -64,11 +64,15 @@ impl Model {
     /// The errors of [`Model::load`].
     pub fn load_on(checkpoint: &Checkpoint, backend: Box<dyn Backend>) -> Result<Self> {
         let config = checkpoint.config.clone();
-        if let (None, Some(switch)) = (backend.families(), config.first_switch()) {
+        if let (None, Some(switch)) = (backend.families(), config.first_switch(backend.precision())) {
+            let next = match config.first_switch(Precision::F32) {
+                Some(_) => "run it with --device cpu",
+                None => "run it with --precision f32, or with --device cpu",
+            };
             return Err(Error::usage(format!("the device {} cannot run this model", backend.name()))
                 .expected("a model that computes as Llama does")
                 .found(format!("{switch}: only the CPU computes it"))
-                .next("run it with --device cpu"));
+                .next(next));
         }
         let weights = Weights::load(checkpoint, &*backend)?;
         // After a request to stop, weights that were being assembled may be incomplete.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use crate::backend::{
     AttentionPart, AttentionSink, Backend, Buffer, Cache, Fetched, Input, Pass, PassRows, Span,
 };
+use llama_trace_core::config::ModelConfig;
 use llama_trace_core::edit::{Edits, Kept};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
@@ -54,6 +55,7 @@ impl Pending {
 /// Offers the stages of one place in the forward pass to the probe.
 pub(super) struct Observer<'a> {
     pub(super) backend: &'a dyn Backend,
+    pub(super) config: &'a ModelConfig,
     probe: &'a mut dyn Probe,
     /// The edits of the run; `None` if there are none.
     pub(super) edits: Option<&'a Edits>,
@@ -103,8 +105,8 @@ impl<'a> Observer<'a> {
                 parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
             }
         }
-        let (backend, sizes) = (&*model.backend, model.sizes());
-        Self { backend, probe, edits, pass, pending, sizes, layer: None, parts }
+        let (backend, config, sizes) = (&*model.backend, &model.config, model.sizes());
+        Self { backend, config, probe, edits, pass, pending, sizes, layer: None, parts }
     }
 
     /// The same observer inside a layer.

@@ -10,8 +10,8 @@ use llama_trace_core::trace::{Run, Stage, Weight, WeightRows};
 const AT_ONCE: usize = 1 << 22;
 
 impl Patcher<'_> {
-    /// For each head (`AttnHeads`) or neuron (`FfnHidden`, or `FfnAct` without a gate) of each layer, the direct effect of its patch on
-    /// logit(answer) − logit(wrong). For neuron f it is
+    /// For each head (`AttnHeads`) or neuron ([`Sizes::neurons`](llama_trace_core::trace::Sizes::neurons)) of each
+    /// layer, the direct effect of its patch on logit(answer) − logit(wrong). For neuron f it is
     ///
     /// ```text
     /// (donor[f] − run[f]) · Σ_d w2[d, f] · norm[d] · (output[answer, d] − output[wrong, d]) / √(mean x² + ε)

@@ -122,8 +122,7 @@ impl<'m> Patcher<'m> {
     /// values from the donor. The order is that of the layers.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if the backend was asked to stop. Also the
-    /// backend's errors and those of `see`.
+    /// [`Error::Interrupted`] if the backend was asked to stop. Also the backend's errors and those of `see`.
     pub fn run(&mut self, places: &[Place], see: &mut dyn FnMut(usize, &[f32]) -> Result<()>) -> Result<()> {
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by_key(|&index| places[index].layer);

@@ -187,8 +187,7 @@ impl Capture {
     fn nowhere(&self, path: &Path) -> BTreeMap<Stage, String> {
         /// More layers than any model has.
         const LAYERS: usize = 1000;
-        let is_there = |stage: &Stage| {
-            let stage = *stage;
+        let is_there = |&stage: &Stage| {
             let layers = if stage.in_layer() { 0..LAYERS } else { 0..1 };
             let site = |pass, layer| match stage.in_layer() {
                 true => Site::layer(pass, layer, stage),

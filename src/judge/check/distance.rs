@@ -181,7 +181,7 @@ impl Verdict {
     /// Adds a stage of one layer and pass.
     pub(super) fn see(&mut self, rules: &Rules, site: Site, sums: &Sums) {
         let address = |at| move || rules.address(Cell { place: Place::Stage(site), at });
-        let rounded = rules.card().rounded(site.stage) != Rounded::Never;
+        let rounded = rules.card().config.rounded(site.stage) != Rounded::Never;
         let (distance, at) = sums.distance();
         match self.judge {
             Judge::Distance if site.stage.is_int8() => self.check.see(sums.most.0.max(distance), address(at)),

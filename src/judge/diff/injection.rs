@@ -265,7 +265,7 @@ impl<'m> Injection<'m> {
             let unseen = |source: &Site| source.pass == site.pass && !self.shown.contains(source);
             open.extend(sources.filter(unseen).filter(|source| between.insert(*source)));
         }
-        between.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count().max(1)
+        self.rounded_stages(&between).max(1)
     }
 
     /// Two counts of stages of the pass. The first counts the stages that are computed from B's own stages to get
@@ -284,8 +284,13 @@ impl<'m> Injection<'m> {
                 open.extend(self.rules.sources(of));
             }
         }
-        [own, before]
-            .map(|sites| sites.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count())
+        [own, before].map(|sites| self.rounded_stages(&sites))
+    }
+
+    /// The number of these stages that the model rounds in bfloat16.
+    fn rounded_stages(&self, sites: &HashSet<Site>) -> usize {
+        let config = &self.card.config;
+        sites.iter().filter(|site| config.rounded(site.stage) != Rounded::Never).count()
     }
 
     /// The tolerance of a stage of B. `may` returns the stage's own tolerance for a precision. In float32 with float32

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping
 import numpy as np
 
 from ._array import parse
-from ._stages import axes, stands
+from ._stages import axes, belongs
 
 _NUMBERS = {"float16", "float32", "float64", "int8", "int32", "int64", "bool"}
 
@@ -124,7 +124,7 @@ class Recorder:
         if not self._passes:
             raise RuntimeError("call begin_pass with the tokens before the first stage")
         expected = _axes(name)
-        if not stands(name, layer is not None):
+        if not belongs(name, layer is not None):
             wanted = "belongs to a layer, such as L0" if layer is None else "is outside the layers"
             raise ValueError(f"{name} {wanted}")
         values, bfloat16 = _values(array)

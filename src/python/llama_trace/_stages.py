@@ -39,8 +39,8 @@ _OF_STAGE = {stage: letters for letters, stages in _LETTERS.items() for stage in
 _OUTSIDE = "tokens embedding rope_cos rope_sin mask final_norm final_norm_q8 final_norm_scale logits capped_logits penalized_logits probs min_p typical_p nucleus sampled"
 
 
-def stands(stage: str, in_layer: bool) -> bool:
-    """Returns whether this stage stands in a layer, or outside the layers. The tables of RoPE stand in each layer of a model
+def belongs(stage: str, in_layer: bool) -> bool:
+    """Returns whether this stage belongs in a layer, or outside the layers. The tables of RoPE belong in each layer of a model
     whose layers have different tables, and outside the layers of any other model."""
     return stage in ("rope_cos", "rope_sin") or in_layer == (stage not in _OUTSIDE.split())
 

@@ -278,7 +278,7 @@ impl View for Neurons {
         let card = &app.outline().card;
         let [formula, short] = card.formulas_of_neurons();
         let first = vec![format!("{formula} · colours: relative to each column's largest"), formula, short];
-        let hidden = heading(app.outline().card.sizes().neurons());
+        let hidden = heading(card.sizes().neurons());
         put_fit(buf, foot, 0, 0, &[Piece::forms(first, dim)]);
         if let Some(switch) = card.config.not_a_sum() {
             let forms = [

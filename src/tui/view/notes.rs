@@ -257,7 +257,7 @@ fn grouping(card: &ModelCard, stage: Stage) -> Option<String> {
 }
 
 fn aliases(app: &App, stage: Stage, out: &mut Writer) {
-    let names = stage.info().aliases;
+    let names = stage.aliases(&app.outline().card.config);
     let rows = [
         ("Hugging Face", names.hugging_face),
         ("TransformerLens", names.transformer_lens),

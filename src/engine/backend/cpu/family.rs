@@ -3,7 +3,7 @@
 use super::{Cpu, ELEMENTS, each_row, floats, floats_mut, kernel, weights};
 use crate::backend::family::{FamilyOperations, NormOf};
 use crate::backend::{Buffer, Vector};
-use llama_trace_core::config::{Activation, Pairing, Precision, RopeRounding};
+use llama_trace_core::config::{Activation, Pairing, RopeRounding};
 use llama_trace_core::error::Result;
 use llama_trace_core::memory;
 use llama_trace_core::ops::elementwise::{add_scaled, cap, times};
@@ -60,7 +60,7 @@ impl FamilyOperations for Cpu {
         let (width, turned) = (heads * head_dim, 2 * pairs);
         let (x, out) = (&floats(x)[..rows * width], &mut floats_mut(out)[..rows * width]);
         let (cos, sin) = (floats(cos), floats(sin));
-        let inner = if rounding.rounds_products() { self.precision } else { Precision::F32 };
+        let inner = rounding.of_products(self.precision);
         each_row(&self.stop, x, out, width, |row, x, out| {
             let (cos, sin) = (&cos[row * pairs..][..pairs], &sin[row * pairs..][..pairs]);
             for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {

@@ -22,18 +22,6 @@ use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Run, Site, 
 use llama_trace_engine::backend::edited::{Attention, attention};
 use llama_trace_engine::backend::{AttentionPart, AttentionShape, Span};
 
-/// The stages inside attention, and its result.
-const ATTENTION: [Stage; 8] = [
-    Stage::Keys,
-    Stage::Values,
-    Stage::Qk,
-    Stage::Scores,
-    Stage::CappedScores,
-    Stage::MaskedScores,
-    Stage::Softmax,
-    Stage::AttnHeads,
-];
-
 /// A sequence of a recorded run without the values that edits reach. It is the only sequence, and it ends with the first
 /// pass that has edited cells: the tokens after it are not known.
 pub(super) struct Unreached {
@@ -166,9 +154,9 @@ impl Reader {
     /// Rows of a stage that edits change, or that attention with edits inside computes. `None` for all other stages.
     pub(super) fn edited(&mut self, site: Site, rows: &Range<usize>) -> Result<Option<Frame>> {
         let Some(edits) = self.edits.clone() else { return Ok(None) };
-        let touched = |stage: Stage| stage != Stage::AttnHeads && edits.touches(site.other(stage));
-        let inside = ATTENTION.into_iter().any(touched);
-        let of_attention = ATTENTION.contains(&site.stage) && inside;
+        let inside = AttentionPart::ALL.map(AttentionPart::stage);
+        let of_attention = (inside.contains(&site.stage) || site.stage == Stage::AttnHeads)
+            && inside.into_iter().any(|stage| edits.touches(site.other(stage)));
         if !of_attention && !edits.touches(site) {
             return Ok(None);
         }
@@ -203,7 +191,8 @@ impl Reader {
                 inputs.keep(site.sequence, stage, values_of(&frame));
             }
         }
-        let precision = self.trace.card().precision;
+        let card = self.trace.card();
+        let precision = card.config.rounded_to(site.stage, card.precision);
         edits.apply((&sizes, precision), &mut inputs, site, dims, &(0..dims.tokens), values).map(drop)
     }
 
@@ -214,11 +203,11 @@ impl Reader {
         let stages = [sizes.attended(layer)[0], Stage::CacheK, Stage::CacheV];
         let [q, keys, values] = stages.map(|stage| site.other(stage));
         let (q, keys, values) = (self.frame(q)?, self.frame(keys)?, self.frame(values)?);
-        let precision = self.trace.card().precision;
+        let card = self.trace.card().clone();
         let of = Attention {
-            shape: AttentionShape::of(&self.trace.card().config, layer),
+            shape: AttentionShape::of(&card.config, layer),
             span: Span { sequence: site.sequence, start: dims.start, tokens: dims.tokens },
-            precision,
+            precision: card.precision,
             q: values_of(&q),
             keys: values_of(&keys),
             values: values_of(&values),
@@ -230,6 +219,7 @@ impl Reader {
             if !here.present(&sizes, dims) {
                 return Ok(());
             }
+            let precision = card.config.rounded_to(stage, card.precision);
             edits.apply((&sizes, precision), &mut inputs, here, dims, &(0..dims.tokens), values)?;
             if edits.keeps(&sizes, dims, here, false) {
                 inputs.keep(site.sequence, Some(stage), values);
@@ -246,15 +236,16 @@ impl Reader {
     /// Queries or keys after RoPE, whose input an edit reaches.
     pub(super) fn rotated(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         let (dims, sizes, card) = (self.dims(site)?, self.sizes(), self.trace.card().clone());
-        let inputs = site.inputs(&sizes, dims);
-        let [Input::Stage(from), Input::Stage(cos), Input::Stage(sin)] = inputs[..] else {
+        let inputs: Vec<_> =
+            site.inputs(&sizes, dims).into_iter().map(|input| site.input(input, &sizes)).collect();
+        let [Some(from), Some(cos), Some(sin)] = inputs[..] else {
             return Err(self.not_here(site));
         };
-        let x = self.rows(site.other(from), rows.clone())?;
+        let x = self.rows(from, rows.clone())?;
         let of_token = sizes.rows(site.stage.axes(), dims) / dims.tokens;
         let tokens = rows.start / of_token..rows.end.div_ceil(of_token);
-        let [cos, sin] = [cos, sin].map(|stage| Site { layer: None, stage, ..site });
         let turned = 2 * sizes.pairs;
+        let products = card.config.rope_rounding.of_products(card.precision);
         let scale = card.config.query_scale.filter(|_| site.stage == Stage::XqRope);
         let (cos, sin) = (self.rows(cos, tokens.clone())?, self.rows(sin, tokens)?);
         let mut out = vec![0.0; rows.len() * sizes.head_dim];
@@ -262,8 +253,9 @@ impl Reader {
             let t = row / of_token;
             let (cos, sin) = (cos.floats(t..t + 1), sin.floats(t..t + 1));
             let x = x.floats(row..row + 1);
-            rope(&x[..turned], cos, sin, card.config.pairing, card.precision, &mut out[..turned]);
+            rope(&x[..turned], cos, sin, card.config.pairing, products, &mut out[..turned]);
             out[turned..].copy_from_slice(&x[turned..]);
+            round::row(card.precision, out);
             if let Some(scale) = scale {
                 let by = round::value(card.precision, scale.at(dims.start + t));
                 times(by, card.precision, out);
