@@ -7,7 +7,7 @@ use ndarray::ArrayD;
 use ndarray_npy::WriteNpyExt;
 use serde_json::Value;
 
-use super::common::{llama_trace, stderr};
+use super::common::{llama_trace, stderr, stdout};
 use super::ok;
 
 const PROMPT: &str = "Once upon a time, there was a fox";
@@ -274,7 +274,7 @@ fn each_command_that_runs_a_model_says_what_an_edit_changed() {
         &["lens"],
         &["attribute"],
         &["attribute", "--parts", "heads"],
-        &["explain", "L0/xq[t=0,d=0]"],
+        &["explain", "L0/xq[t=0,h=0,c=0]"],
         &["snapshot", "--force", "--out", picture.to_str().unwrap()],
     ];
     for command in commands {
