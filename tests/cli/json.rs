@@ -72,9 +72,9 @@ fn the_manual_lists_the_fields_that_lens_attribute_and_patch_print() {
     let patch = [
         "patch",
         "--clean",
-        "A fox",
+        "Once upon a time, there was a fox named Mara. Mara",
         "--corrupted",
-        "A dog",
+        "Once upon a time, there was a dog named Mara. Mara",
         "--parts",
         "residual,heads,neurons",
         "--top",
