@@ -26,7 +26,7 @@ const fn need(
     Need { command, option, missing, does, next }
 }
 
-const NEEDS: [Need; 13] = [
+const NEEDS: [Need; 12] = [
     need("attribute", "--by", "--parts", "sets the order of the ranked parts", "add --parts heads"),
     need("attribute", "--top", "--parts", "sets the number of ranked parts", "add --parts heads"),
     need(
@@ -69,7 +69,6 @@ const NEEDS: [Need; 13] = [
         "shows one lesson to a class",
         "name the lesson: llama-trace learn tour --present",
     ),
-    need("page", "--port", "--serve", "sets the port of the server", "add --serve"),
 ];
 
 /// The advice for options of `kata all`.
