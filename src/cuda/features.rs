@@ -9,11 +9,14 @@ use llama_trace_kernels::driver::Untried;
 pub(super) const DISABLED: &str = "LLAMA_TRACE_CUDA_WITHOUT";
 pub(super) const UNTRIED: &str = "LLAMA_TRACE_CUDA_WITH";
 
+/// A word, and the function that sets its field.
+type Setter<T> = (&'static str, fn(&mut T));
+
 /// Calls the setter of each word in the environment variable `variable`, which has the value `words`.
 ///
 /// # Errors
 /// [`Error::Usage`] for a word that is not in `known`.
-fn set_all<T: Default>(variable: &str, words: &str, known: &[(&str, fn(&mut T))]) -> Result<T> {
+fn set_all<T: Default>(variable: &str, words: &str, known: &[Setter<T>]) -> Result<T> {
     let mut all = T::default();
     for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let Some((_, set)) = known.iter().find(|(name, _)| *name == word) else {
@@ -73,7 +76,7 @@ impl DisabledFeatures {
     }
 
     fn of(words: &str) -> Result<Self> {
-        let known: [(&str, fn(&mut Self)); 5] = [
+        let known: [Setter<Self>; 5] = [
             ("early", |all| all.early = true),
             ("graphs", |all| all.graphs = true),
             ("split", |all| all.split = true),
