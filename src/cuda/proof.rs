@@ -340,7 +340,6 @@ mod tests {
         assert!(proved == faster && why_not.is_none(), "{precision:?} {weights:?}: {why_not:?}");
     }
 
-    /// With so many heads, a few keys already reach the limit of keys times heads.
     #[test]
     fn untried_kernels_are_proved_and_the_variable_is_named_if_they_fail() {
         let untried = Untried { coalesced: true, wide: true };
@@ -359,6 +358,7 @@ mod tests {
         assert!(prove(&cuda, &uses).unwrap().is_none());
     }
 
+    /// With so many heads, a few keys already reach the limit of keys times heads.
     #[test]
     fn a_model_of_many_heads_for_one_of_keys_is_proved_too() {
         let heads = AttentionShape::llama(256, 1, 8, None);
