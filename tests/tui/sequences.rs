@@ -157,7 +157,7 @@ fn an_address_leads_to_a_sequence_and_errors_list_the_sequences() {
     program.keys("/r1:\r");
     assert_eq!(program.here(), "r1:p0/L2/xq[t=4,h=0,c=3]");
     program.keys(")");
-    assert!(program.stage.message().starts_with("there is only one sequence"), "{}", program.stage.message());
+    assert!(program.stage.message().starts_with("r1 has only one sequence"), "{}", program.stage.message());
     program.keys("/r1:s2\r");
     assert_eq!(program.stage.message(), "there is no sequence 2: 0 is the only one");
     program.stage.key(KeyCode::Esc);
