@@ -577,7 +577,7 @@ fn the_go_to_line_runs_another_prompt_and_keeps_the_previous_run() {
     assert_eq!(program.stage.message(), "the prompt is empty");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
     program.keys("/prompt A fox / and a crow\r");
-    assert!(program.stage.message().starts_with("r1 runs this prompt"), "{}", program.stage.message());
+    assert!(program.stage.message().starts_with("r1 runs another prompt;"), "{}", program.stage.message());
     assert_eq!(program.stage.app.place().path(), "r1:p0/L1/xq");
     program.keys("k");
     assert_eq!(program.here(), "r1:p0/L1/xq[t=4,h=1,c=0]");
