@@ -486,3 +486,42 @@ impl Judge for Injection<'_> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use llama_trace_core::config::{ModelConfig, RopeRounding};
+    use llama_trace_core::tensor::Dtype;
+    use llama_trace_engine::backend::cpu::Cpu;
+    use llama_trace_formats::checkpoint::random;
+
+    #[test]
+    fn tables_that_the_family_does_not_round_are_not_counted() {
+        let about = About {
+            name: "a".into(),
+            card: None,
+            settings: serde_json::Map::new(),
+            precision: Some(Precision::Bf16),
+            cache: None,
+            fingerprint: None,
+            sampling: None,
+            prompt: None,
+            passes: Vec::new(),
+            layers: None,
+            nowhere: BTreeMap::new(),
+            unsure: BTreeMap::new(),
+        };
+        let sites = [Stage::Tokens, Stage::RopeCos, Stage::RopeSin, Stage::Embedding];
+        let sites: HashSet<Site> = sites.into_iter().map(|stage| Site::once(0, stage)).collect();
+        for (rope_rounding, count) in [(RopeRounding::Products, 3), (RopeRounding::SumOfFloat32, 1)] {
+            let config =
+                ModelConfig { rope_rounding, ffn_dim: 8, vocab: 10, ..ModelConfig::of_heads(2, 1, 4) };
+            let checkpoint = random::of_config("a", config, Dtype::F32);
+            let model = Model::load(&checkpoint, Cpu::default()).unwrap();
+            let injection = Injection::new(&model, &about, &about, Sample::Seeded(1));
+            assert_eq!(injection.rounded_stages(&sites), count, "{rope_rounding:?}");
+        }
+    }
+}
