@@ -368,6 +368,25 @@ fn a_driver_that_is_too_old_is_reported_with_cuda_and_with_auto() {
     assert_eq!(text(&output.stdout), text(&on_cpu(&words).stdout));
 }
 
+/// A family that only the CPU computes is not tried on the GPU. With `--device auto`, the message does not blame the
+/// kernels.
+#[test]
+fn a_model_of_another_family_is_run_by_the_cpu_or_refused() {
+    if driver().is_none() {
+        return;
+    }
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/families/gemma2");
+    let words = ["--model", model.to_str().unwrap(), "--ids", "1 2 3", "-n", "2"];
+    let output = run(&[&words[..], &["--device", "cuda"]].concat(), &[]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot run this model") && said.contains("only the CPU computes it"), "{said}");
+    let output = run(&[&words[..], &["--device", "auto"]].concat(), &[]);
+    let said = text(&output.stderr);
+    assert!(said.contains("cannot run this model (--device cuda says why)"), "{said}");
+    assert_eq!(text(&output.stdout), text(&on_cpu(&words).stdout));
+}
+
 #[test]
 fn the_self_test_detects_a_device_that_computes_wrongly() {
     if driver().is_none() {
