@@ -159,6 +159,7 @@ fn an_edit_and_another_token_run_beside_the_first_run() {
         "Enter goes there",
     ]);
     viewer.send("\x1b");
+    viewer.until("the list is closed", |screen| !screen.contents().contains("Enter goes there"));
     viewer.send("/without L9/h0\r");
     viewer.shows(&["the model has no layer 9", "switching off L9/h0"]);
     viewer.send("\x1b");

@@ -180,7 +180,7 @@ fn a_scene_has_the_precision_and_the_text_of_its_run() {
             &[(")", "sequence 1 of 0-1"), ("/without L0/h1\r", "r1 runs this prompt without L0/h1")],
             "prompt: A fox\npasses: 1\nedit: L0/h1 off\n-->",
         ),
-        (&["--prompt", ""], &[], "ids: 1\npasses: 1\n-->"),
+        (&["--prompt", ""], &[], "ids: 1019\npasses: 1\n-->"),
     ];
     for (args, keys, lines) in written {
         let text = appended(args, keys, "scene 1 was appended");

@@ -219,7 +219,7 @@ impl Panels {
         }
         // On a narrow screen, the words of a lesson are under the tensor.
         let hides_words = lesson.is_none() || open || app.panels.zoomed || app.panels.notes_folded;
-        if let Some(middle) = panels.middle.filter(|_| panels.notes.is_none() && !hides_words) {
+        if let Some(middle) = panels.middle.filter(|_| width < 72 && !hides_words) {
             (panels.middle, panels.notes) = above_words(middle, compares);
         }
         if let Some(middle) = panels.middle.filter(|_| compares) {
