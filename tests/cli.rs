@@ -26,6 +26,8 @@ mod families;
 mod folder;
 #[path = "cli/info.rs"]
 mod info;
+#[path = "cli/json.rs"]
+mod json;
 #[path = "cli/kata.rs"]
 mod kata;
 #[path = "cli/kernels.rs"]
@@ -569,5 +571,13 @@ fn the_packages_have_no_warning_and_all_files() {
     for file in packed {
         let size = file.metadata().unwrap().len();
         assert!((1..10 << 20).contains(&size), "{file:?}: {size} bytes");
+    }
+}
+
+#[test]
+fn no_help_has_a_backslash() {
+    for command in [&["--help"][..], &["open", "--help"], &["snapshot", "--help"]] {
+        let help = ok(&llama_trace(command));
+        assert!(help.contains("as \"temperature 1.5\"") && !help.contains('\\'), "{command:?}: {help}");
     }
 }

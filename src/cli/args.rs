@@ -234,7 +234,7 @@ pub(super) struct ScreenArgs {
     #[arg(long, value_name = "PLACE", value_parser = screen(ScreenOption::Compare), help_heading = TRACER)]
     compare: Option<String>,
 
-    /// Sampler setting to try, as \"temperature 1.5\"
+    /// Sampler setting to try, as "temperature 1.5"
     #[arg(long, value_name = "OPTIONS", value_parser = screen(ScreenOption::Try), allow_hyphen_values = true, help_heading = TRACER)]
     r#try: Option<String>,
 

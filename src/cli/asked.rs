@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::edited;
+use super::edits;
 use super::input::Run;
 use super::traced::Traced;
 use super::{RunArgs, TraceArgs};
@@ -53,9 +54,9 @@ impl Asked {
                 ));
         };
         let context = context.or(Some(prompt.ids.len().saturating_add(draws)));
-        let ids = prompt.ids;
+        let (model, ids, words) = (Arc::new(model), prompt.ids.clone(), tokenizer.clone());
         let start = Start { ids, draws, sampler, tokenizer, eos, memory: DEFAULT_MEMORY, context };
-        let mut live = Live::start(Arc::new(model), start)?;
+        let mut live = Live::start(Arc::clone(&model), start)?;
         loop {
             live.poll()?;
             if live.status() == Status::Idle {
@@ -66,9 +67,11 @@ impl Asked {
         }
         // In a stopped run, the last pass has no sampled token.
         match live.outline().passes.last() {
-            Some(last) if last.sampled.is_some() => Ok(Self { source: Box::new(live) }),
-            _ => Err(Error::interrupted("interrupted")),
+            Some(last) if last.sampled.is_some() => {}
+            _ => return Err(Error::interrupted("interrupted")),
         }
+        edits::report(&model, words.as_deref(), Some(&prompt), None)?;
+        Ok(Self { source: Box::new(live) })
     }
 
     /// The passes and their tokens.

@@ -39,10 +39,21 @@ const CACHE_SIZED: usize = 128 << 20;
 /// Tokens of a pass that fills the KV cache.
 const AT_ONCE: usize = 2048;
 
+/// Tokens to draw without `--gen`.
+const DECODED: usize = 64;
+
+/// Cached tokens on a processor, without `--cached`.
+const CACHED: usize = 8;
+
 impl BenchArgs {
+    /// The number of tokens to draw.
+    fn draws(&self) -> usize {
+        self.r#gen.unwrap_or(DECODED)
+    }
+
     /// The longest context that the options ask for, in tokens.
     fn longest(&self) -> Option<usize> {
-        let cached = self.cached.iter().map(|cached| cached.saturating_add(self.r#gen));
+        let cached = self.cached.iter().map(|cached| cached.saturating_add(self.draws()));
         cached.chain(self.prompt_tokens.iter().copied()).chain(self.patch).max()
     }
 }
@@ -111,13 +122,27 @@ impl Plan {
     /// The measurements that the options ask for. The defaults of the other options suit the device, and are limited by
     /// the model's context.
     fn of(args: &BenchArgs, on_processor: bool, config: &ModelConfig) -> Result<Self> {
-        let draws = args.r#gen;
+        let draws = args.draws();
         let given = args.prompt_tokens.iter().chain(&args.cached);
         if let Some(wrong) = given.copied().find(|&length| length == 0 || length > config.context) {
             return Err(Error::usage("a length in --prompt-tokens or --cached cannot be run")
                 .expected(format!("lengths from 1 to {}, the model's context", config.context))
                 .found(wrong)
                 .next("give other lengths"));
+        }
+        // The default numbers are limited by the context, but those of the options are not changed.
+        let before = args.cached.iter().copied().max().unwrap_or(CACHED);
+        if let Some(many) =
+            args.r#gen.filter(|&many| many > 0 && before.saturating_add(many) > config.context)
+        {
+            return Err(Error::usage("the model's context has no room for the tokens of --gen")
+                .expected(format!(
+                    "at most {}: the context of {} tokens without {before} cached tokens",
+                    config.context.saturating_sub(before),
+                    config.context
+                ))
+                .found(format!("--gen {many}"))
+                .next("give a smaller --gen or --cached"));
         }
         patch::check(args.patch, config.context)?;
         let or = |given: &[usize], default: &[usize], most: usize| {
@@ -129,7 +154,7 @@ impl Plan {
             lengths
         };
         let (prompts, cached, batch): (&[usize], &[usize], &[usize]) =
-            if on_processor { (&[128, 512], &[8], &[]) } else { (&[2048], &[128, 32_768], &[16]) };
+            if on_processor { (&[128, 512], &[CACHED], &[]) } else { (&[2048], &[128, 32_768], &[16]) };
         Ok(Self {
             prompts: or(&args.prompt_tokens, prompts, config.context),
             cached: or(&args.cached, cached, config.context.saturating_sub(draws)),

@@ -316,7 +316,7 @@ pub(super) struct TokenizeArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// The text to split
+    /// The text to split; - reads standard input
     #[arg(value_name = "TEXT", required_unless_present = "stdin", allow_hyphen_values = true)]
     pub(super) text: Option<String>,
 
@@ -354,9 +354,9 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) prompt_tokens: Vec<usize>,
 
-    /// Tokens to draw, one a pass
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<usize>, allow_negative_numbers = true)]
-    pub(super) r#gen: usize,
+    /// Tokens to draw, one a pass [default: 64]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    pub(super) r#gen: Option<usize>,
 
     /// Tokens already cached [default: 8; GPU: 128,32768]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]

@@ -282,14 +282,19 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
             }));
     }
     let (Some(stages), Some(first)) = (report.damaged_stages(), report.damaged().next()) else {
-        return Ok(());
+        let Some(&site) = report.empty.first() else { return Ok(()) };
+        return Err(Error::model(format!("{} and {} have no stage in common in a pass", a.name, b.name))
+            .at(format!("p{}", site.pass))
+            .expected("in each pass of A, at least one stage that B has too")
+            .found(format!("passes in which no stage is compared: {}", report.empty.len()))
+            .next("write a stage of this pass in B; or make A again with fewer tokens (-n), and leave the pass out of capture.toml"));
     };
     let what = format!("{stages} of {} and {} cannot be read", a.name, b.name);
     Err(Error::model(what)
         .at(first.site)
         .expected("values that can be compared")
         .found(first.why.as_deref().unwrap_or("none"))
-        .next("write the damaged files again; to leave a stage out of B, write no file for it"))
+        .next("write the damaged or lost files again; to leave stages out of an export, choose the others with --stage; beside a capture.toml, write no file for them"))
 }
 
 /// Fails if `--tui` has no terminal.

@@ -83,18 +83,9 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precis
     Ok(())
 }
 
-/// Prints a line for each edit of `model`: how many cells it changed, and one of them before and after. A last line says
-/// how far the edits moved the logits after `prompt`, which is read in passes over at most `chunk` tokens.
-pub(super) fn report(
-    model: &Model,
-    tokenizer: Option<&dyn Tokenizer>,
-    prompt: Option<&Prompt>,
-    chunk: Option<usize>,
-) -> Result<()> {
-    if model.edits.is_empty() {
-        return Ok(());
-    }
-    for (edit, changed) in model.edits.list().iter().zip(model.edits.changes()) {
+/// Prints a line for each edit: how many cells it changed in the runs so far, and one of them before and after.
+pub(super) fn lines(edits: &Edits) {
+    for (edit, changed) in edits.list().iter().zip(edits.changes()) {
         let edit = shortened(&edit.text);
         match changed {
             None => tell(format_args!(
@@ -112,6 +103,20 @@ pub(super) fn report(
             }
         }
     }
+}
+
+/// Prints a line for each edit of `model`: how many cells it changed, and one of them before and after. A last line says
+/// how far the edits moved the logits after `prompt`, which is read in passes over at most `chunk` tokens.
+pub(super) fn report(
+    model: &Model,
+    tokenizer: Option<&dyn Tokenizer>,
+    prompt: Option<&Prompt>,
+    chunk: Option<usize>,
+) -> Result<()> {
+    if model.edits.is_empty() {
+        return Ok(());
+    }
+    lines(&model.edits);
     let Some(prompt) = prompt else { return Ok(()) };
     let chunk = chunk.unwrap_or(prompt.ids.len()).max(1);
     let [plain, edited] = [model.with_edits(Edits::default()), model.clone()];

@@ -12,6 +12,7 @@ use std::io;
 use self::files::Files;
 use super::edited;
 use super::input::{Run, say_full};
+use super::output;
 use super::progress::Progress;
 use super::{ExportArgs, RunArgs};
 use llama_trace_core::error::{Error, Result};
@@ -24,6 +25,7 @@ use llama_trace_picture::Format;
 
 /// Runs the command.
 pub(super) fn run(args: &ExportArgs) -> Result<()> {
+    output::check_path(&args.out)?;
     args.format.picture().map(Format::built).transpose()?;
     match &args.trace.trace {
         Some(trace) => traced::export(args, trace),

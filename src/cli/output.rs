@@ -3,9 +3,21 @@
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
+use std::path::Path;
 
 use llama_trace_core::error::{Error, Result, printable_json, printable_text};
 use llama_trace_formats::tokenizer::{Piece, TextStream};
+
+/// Checks that `--out` is not `-`, which other options read as a standard stream.
+pub(super) fn check_path(out: &Path) -> Result<()> {
+    if out != Path::new("-") {
+        return Ok(());
+    }
+    Err(Error::usage("this output cannot be written to standard output")
+        .expected("--out with a path")
+        .found("--out -")
+        .next("give a path; ./- is a file with the name -"))
+}
 
 /// The reason why printing a text ended early.
 pub(super) enum Failure {

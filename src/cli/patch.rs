@@ -94,13 +94,14 @@ fn measured(args: &PatchArgs) -> Result<Report> {
     let tokens = prompts.each_ref().map(|prompt| prompt.ids.iter().map(|&id| label(id)).collect::<Vec<_>>());
     check_lengths(&tokens)?;
     let model = with_edits(args, &model, tokenizer.as_ref(), &prompts)?;
-    edits::report(&model, tokenizer.as_deref(), prompts.first(), None)?;
 
     let neurons = model.sizes().neurons();
     let stage = |part: &PatchPart| part.map().map_or(neurons, PatchMap::stage);
     let stages: Vec<Stage> = args.parts.iter().map(stage).collect();
     let [clean, corrupted] = &prompts;
     let mut patcher = Patcher::new(&model, &corrupted.ids, Some(&clean.ids), &stages)?;
+    // Both runs are done.
+    edits::report(&model, tokenizer.as_deref(), prompts.first(), None)?;
     let answers = [patcher.donor_logits(), patcher.logits()].map(most_likely);
     let token = |given: &Option<String>, default: u32| match given {
         Some(given) => token_id(given, tokenizer.as_deref(), model.config.vocab),

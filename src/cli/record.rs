@@ -6,6 +6,7 @@ use super::edited;
 use super::export::drawing;
 use super::input::{Run, say_full};
 use super::memory::written;
+use super::output;
 use super::progress::Progress;
 use super::{KeepName, RecordArgs, tell};
 use llama_trace_core::edit::Edit;
@@ -22,6 +23,7 @@ use llama_trace_runs::replay::derive::follows;
 
 /// Runs the command.
 pub(super) fn run(args: &RecordArgs) -> Result<()> {
+    output::check_path(&args.out)?;
     let target = Target::check(&args.out, args.force)?;
     let wanted = args.run.tokens.unwrap_or(1);
     let run = edited::run(&args.run, wanted)?;

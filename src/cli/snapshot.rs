@@ -4,11 +4,15 @@ use crate::chapters::CHAPTERS;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
+use super::edits;
 use super::export::drawing;
+use super::output;
 use super::step;
 use super::traced::Traced;
 use super::{OpenArgs, SnapshotArgs};
+use llama_trace_core::edit::Edits;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::stop;
 use llama_trace_core::trace::manifest::Drawing;
@@ -26,19 +30,20 @@ const WHAT: &str = "picture";
 
 /// Runs the command.
 pub(super) fn run(args: &SnapshotArgs) -> Result<()> {
+    output::check_path(&args.out)?;
     let format = Format::of(&args.out)?;
     check_free(&args.out, args.force, WHAT)?;
-    let (mut runs, open, drawing) = match &args.trace.trace {
+    let (mut runs, open, drawing, edits) = match &args.trace.trace {
         None => {
-            let (runs, open, drawing) = args.begin()?;
-            (runs, open, Some(drawing))
+            let (runs, open, drawing, edits) = args.begin()?;
+            (runs, open, Some(drawing), edits)
         }
         Some(path) => {
             let (model, cpu) = (&args.run.model, &args.run.cpu);
             let traced = Traced::open(path, model, cpu, args.memory.bytes())?;
             let drawing = traced.kept.sampling();
             let (runs, open) = traced.begin(args.at.as_ref())?;
-            (runs, OpenAt { screen: args.screen.list(), ..open }, drawing)
+            (runs, OpenAt { screen: args.screen.list(), ..open }, drawing, Arc::default())
         }
     };
     let (palette, paper) = (args.colours.palette(), args.colours.paper());
@@ -47,19 +52,20 @@ pub(super) fn run(args: &SnapshotArgs) -> Result<()> {
     let theme = Theme::new(depth).with(palette, paper);
     let snapshot = Snapshot { open: &open, chapters: CHAPTERS, theme, drawing, size: args.size.0 };
     let screen = snapshot.draw(&mut runs, stop::check)?;
+    edits::lines(&edits);
     write(&args.out, args.force, WHAT, &picture::encode(&screen, paper, format)?)
 }
 
 impl SnapshotArgs {
-    /// Starts the run. Also returns the run's sampling.
-    fn begin(&self) -> Result<(Runs, OpenAt, Drawing)> {
+    /// Starts the run. Also returns the run's sampling and edits.
+    fn begin(&self) -> Result<(Runs, OpenAt, Drawing, Arc<Edits>)> {
         // Samples enough tokens for the pass in the address.
         let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
         let mut run = self.run.clone();
         run.tokens.get_or_insert(pass.saturating_add(1));
         let place = OpenArgs { at: self.at.clone(), screen: self.screen.clone(), ..OpenArgs::default() };
-        let (runs, open) = step::begin(&run, &place, &self.memory)?;
-        Ok((runs, open, drawing(&self.run)))
+        let (runs, open, edits) = step::begin(&run, &place, &self.memory)?;
+        Ok((runs, open, drawing(&self.run), edits))
     }
 }
 

@@ -17,6 +17,7 @@ use super::further;
 use super::input::{self, Run};
 use super::prompt::Prompt;
 use super::{ColourArgs, MemoryArgs, OpenArgs, RunArgs};
+use llama_trace_core::edit::Edits;
 use llama_trace_core::error::Result;
 use llama_trace_core::lesson::{PromptSetting, RunSetting};
 use llama_trace_core::trace::Source;
@@ -41,7 +42,7 @@ pub(super) fn run(args: &RunArgs, open: &OpenArgs, memory: &MemoryArgs, colours:
         lesson_file: open.lesson.as_deref().map(LessonFile::open).transpose()?,
         ..setting(args, colours)
     };
-    let (runs, open) = begin(args, open, memory)?;
+    let (runs, open, _) = begin(args, open, memory)?;
     tui::run(runs, &open, setting)
 }
 
@@ -57,7 +58,7 @@ pub(super) fn learn(
         error.next("`llama-trace learn LESSON --export FILE.html` writes the lesson as a page")
     })?;
     let setting = tui::Setting { lesson: Some(lesson), progress, ..setting(args, colours) };
-    let (runs, open) = begin(args, &OpenArgs::default(), memory)?;
+    let (runs, open, _) = begin(args, &OpenArgs::default(), memory)?;
     tui::run(runs, &open, setting)
 }
 
@@ -82,12 +83,12 @@ fn takes_keys(run: &RunArgs) -> bool {
     reads && stdout().is_terminal() && !stdin().is_terminal()
 }
 
-/// The sequences of a run, and the place where the tracer opens. The sequence that is shown first is already started.
+/// The sequences of a run, the place where the tracer opens, and the run's edits. The sequence that is shown first is already started.
 pub(super) fn begin(
     args: &RunArgs,
     open: &OpenArgs,
     memory: &MemoryArgs,
-) -> Result<(tui::Runs, tui::OpenAt)> {
+) -> Result<(tui::Runs, tui::OpenAt, Arc<Edits>)> {
     let draws = args.tokens.unwrap_or(1);
     // More passes may follow than are asked for.
     let run = edited::edit(Run::open(args)?, args, MOST_PASSES.max(draws), draws)?;
@@ -103,6 +104,7 @@ pub(super) fn begin(
     // Without --context, the whole context is reserved, or as much of it as fits into memory, because more passes may
     // follow.
     let Run { model, sampler, prompts, tokenizer, eos, context, .. } = run;
+    let edits = Arc::clone(&model.edits);
     let model = Arc::new(model);
     let config = model.config.clone();
     let several = prompts.len() > 1;
@@ -142,7 +144,7 @@ pub(super) fn begin(
     let opener = move |number| Ok(Box::new(sequences.open(number)?) as Box<dyn Source>);
     let setting = run_setting(args, draws, &prompts)?;
     let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener)).with_setting(setting);
-    Ok((runs.with_starter(Box::new(move |run, new| further::begin(&mut starter, run, new))), open))
+    Ok((runs.with_starter(Box::new(move |run, new| further::begin(&mut starter, run, new))), open, edits))
 }
 
 /// The setting of the run, as a scene of a lesson writes it.

@@ -20,7 +20,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     threads::start(None)?;
     let tokenizer = input::open_tokenizer(&args.model)?;
     let text = match &args.text {
-        Some(text) => text.clone(),
+        Some(text) => prompt::only(text)?,
         None => prompt::read_text(Path::new("-"))?,
     };
     check_length(&*tokenizer, text.len(), None)?;

@@ -32,8 +32,13 @@ pub struct Saving {
 fn failed(path: &Path, error: std::io::Error) -> Error {
     Error::output("the stage cannot be exported")
         .in_file(path)
+        .next(match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room on the disk, or start in a folder on another disk"
+            }
+            _ => "start in a folder that you may write to",
+        })
         .found(error)
-        .next("start in a folder that you may write to")
 }
 
 /// Creates a file in `folder` that is named after an address: `p0_L1_softmax.npy`. If that file exists, the name is
@@ -197,5 +202,17 @@ pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
             say(app, wrote(&path, &format!("a screen of {columns}x{rows}")));
         }
         Err(error) => fail(app, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_for_a_full_disk_is_to_make_room() {
+        let said = |kind: ErrorKind| failed(Path::new("p0_tokens.npy"), kind.into()).to_string();
+        assert!(said(ErrorKind::StorageFull).contains("make room"));
+        assert!(said(ErrorKind::PermissionDenied).contains("a folder that you may write to"));
     }
 }

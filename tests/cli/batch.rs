@@ -327,3 +327,15 @@ fn a_byte_order_mark_is_not_part_of_the_text() {
         assert_eq!(tokens(&marked), tokens(&plain), "{option}");
     }
 }
+
+#[test]
+fn tokenize_reads_a_hyphen_from_standard_input_as_a_prompt_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("input");
+    fs::write(&file, "A fox").unwrap();
+    let of = |text: &str| {
+        let mut command = command(["tokenize", text]);
+        ok(&command.stdin(fs::File::open(&file).unwrap()).output().unwrap())
+    };
+    assert_eq!(of("-"), of("A fox"));
+}

@@ -89,7 +89,7 @@ fn equal_exports_are_the_same_and_else_the_first_different_cell_is_named() {
     let text = stdout(&output);
     for part in [
         "First difference: stage  p0/L1/ffn_hidden[t=3,f=7]",
-        "Missing in B: qk ×1",
+        "Cannot be read: p1/L2/qk: B: pass_001/layer_02/qk.npy: manifest.json lists this file, but it does not exist",
         "<-- differs",
         "√(L + 1)",
     ] {
@@ -103,7 +103,7 @@ fn equal_exports_are_the_same_and_else_the_first_different_cell_is_named() {
         xml.contains("<testcase classname=\"p0.L1\" name=\"ffn_hidden\"><failure message=\"error"),
         "{xml}"
     );
-    assert!(xml.contains("<testcase classname=\"p1.L2\" name=\"qk\"><skipped"), "{xml}");
+    assert!(xml.contains("<testcase classname=\"p1.L2\" name=\"qk\"><error"), "{xml}");
     assert_eq!(
         xml.matches("<testcase").count(),
         xml.matches("</testcase>").count() + xml.matches("\"/>\n").count()
@@ -418,27 +418,100 @@ fn unreadable_stages_are_not_reported_as_the_same() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let [a, b] = exported_twice(&folder);
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
-    // The report lists a missing file as absent, and an empty file as damaged.
-    fs::remove_file(b.join("pass_000/layer_00/xq.npy")).unwrap();
-    let (code, report) = diff(&[path_a, path_b]);
-    assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
     fs::write(b.join("pass_000/layer_01/xk.npy"), "").unwrap();
     for with in [&[][..], &["--model", &model]] {
         let (code, report) = diff(&[&[path_a, path_b], with].concat());
         assert_eq!((code, &report["same"], &report["first"]), (3, &false.into(), &Value::Null), "{report}");
-        assert_eq!(report["missing"], serde_json::json!(["p0/L0/xq", "p0/L1/xk"]));
+        assert_eq!(report["missing"], serde_json::json!(["p0/L1/xk"]));
     }
     let output = llama_trace(["diff", path_a, path_b]);
     let (said, error) = (stdout(&output), stderr(&output));
     assert!(said.contains("except for a stage that cannot be read"), "{said}");
     assert!(error.contains("p0/L1/xk") && error.contains("the file is empty"), "{error}");
     let page = stdout(&llama_trace(["diff", path_a, path_b, "--format", "junit"]));
-    assert!(page.contains("errors=\"1\" skipped=\"1\"") && page.contains("<error message="), "{page}");
+    assert!(page.contains("errors=\"1\" skipped=\"0\"") && page.contains("<error message="), "{page}");
     // If a stage differs as well, the verdict is this difference.
     let mut changed = values(&b.join("pass_000/layer_01/ffn_up.npy"));
     changed[[0, 7]] += 3.0;
     write(&b.join("pass_000/layer_01/ffn_up.npy"), &changed);
     assert_eq!(diff(&[path_a, path_b]).0, 1);
+}
+
+#[test]
+fn a_file_that_a_manifest_lists_and_that_is_gone_is_damage() {
+    let folder = TempDir::new().unwrap();
+    let model = golden();
+    let [a, b] = ["a", "b"].map(|name| exported(&folder, name, &["--model", &model, "-n", "2"]));
+    let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
+    let lost = "pass_000/layer_00/xq.npy: manifest.json lists this file, but it does not exist";
+    fs::remove_file(b.join("pass_000/layer_00/xq.npy")).unwrap();
+    for (pair, run) in [([path_a, path_b], "B"), ([path_b, path_a], "A")] {
+        for with in [&[][..], &["--model", &model]] {
+            let (code, report) = diff(&[&pair[..], with].concat());
+            assert_eq!(
+                (code, &report["same"], &report["first"]),
+                (3, &false.into(), &Value::Null),
+                "{report}"
+            );
+            assert_eq!(report["missing"], serde_json::json!(["p0/L0/xq"]));
+        }
+        let output = llama_trace(["diff", pair[0], pair[1]]);
+        let (text, error) = (stdout(&output), stderr(&output));
+        assert!(text.contains(&format!("Cannot be read: p0/L0/xq: {run}: {lost}")), "{text}");
+        assert!(error.contains("a stage of") && error.contains("--stage"), "{error}");
+    }
+    // A whole pass is gone, and then every file.
+    fs::remove_dir_all(b.join("pass_001")).unwrap();
+    let (code, report) = diff(&[path_a, path_b]);
+    assert_eq!((code, &report["same"]), (3, &false.into()), "{report}");
+    fs::remove_dir_all(b.join("pass_000")).unwrap();
+    let output = llama_trace(["diff", path_a, path_b]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("none of B's files for the stages of A can be read"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn stages_that_an_export_left_out_are_no_damage_but_a_whole_pass_is() {
+    let folder = TempDir::new().unwrap();
+    let model = golden();
+    let of = |name: &str, more: &[&str]| {
+        let path = exported(&folder, name, &[&["--model", &model, "-n", "2"], more].concat());
+        path.to_str().unwrap().to_owned()
+    };
+    let (all, some) = (of("all", &[]), of("some", &["--stage", "xq,logits"]));
+    let (first, again) = (of("first", &["--pass", "0"]), of("again", &["--pass", "0"]));
+    let tokens = of("tokens", &["--stage", "tokens,logits", "--pass", "0"]);
+    // B has fewer stages, and A has fewer stages or passes.
+    for [a, b] in [[&all, &some], [&some, &all], [&first, &all], [&first, &again], [&some, &some]] {
+        let (code, report) = diff(&[a, b]);
+        assert_eq!((code, &report["same"]), (0, &true.into()), "{a} {b}: {report}");
+    }
+    // B has nothing of the second pass.
+    for b in [&first, &tokens] {
+        let (code, report) = diff(&[&all, b]);
+        assert_eq!((code, &report["same"], &report["first"]), (3, &false.into(), &Value::Null), "{report}");
+        assert!(report["notes"].to_string().contains("nothing of p1 is compared"), "{report}");
+    }
+    let output = llama_trace(["diff", &all, &first]);
+    assert!(
+        stdout(&output).contains("except for a pass in which no stage is compared"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(stderr(&output).contains("where: p1"), "{}", stderr(&output));
+    let xml = stdout(&llama_trace(["diff", &all, &first, "--format", "junit"]));
+    assert!(
+        xml.contains("errors=\"1\"") && xml.contains("classname=\"p1\" name=\"all stages\"><error"),
+        "{xml}"
+    );
+    assert_eq!(
+        xml.matches("<testcase").count(),
+        xml.split("tests=\"").nth(1).unwrap().split('"').next().unwrap().parse::<usize>().unwrap()
+    );
 }
 
 #[test]

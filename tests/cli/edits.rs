@@ -250,6 +250,54 @@ fn the_run_from_which_an_edit_reads_has_the_same_passes_and_random_numbers() {
 }
 
 #[test]
+fn a_source_that_names_a_token_needs_a_pass_unless_only_the_first_pass_is_edited() {
+    let steering =
+        |pass: &str| format!("L1/attn_output += 4 * (\"happy\":{pass}[t=1] - \"sad\":{pass}[t=1])");
+    let output = run(&["--edit", &steering("")]);
+    let told = stderr(&output);
+    // The edit is refused before the first token.
+    assert_eq!((output.status.code(), &*stdout(&output)), (Some(2), ""), "{told}");
+    for part in
+        ["the other run has no p1/L1/attn_output[t=1,d=0]", "name the pass", "--edit \"L1/attn_output"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let (_, told) = edited(&[&steering("p0/")]);
+    assert!(told.contains("cells changed, p0/L1/attn_output[t=0,d=0]"), "{told}");
+    let (_, first) = edited(&[&format!("p0/{}", steering(""))]);
+    assert!(first.contains("cells changed"), "{first}");
+}
+
+#[test]
+fn each_command_that_runs_a_model_says_what_an_edit_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("a.txt");
+    let nothing = ["--prompt", "A fox", "--edit", "p1/xq = 0"];
+    let edit = ["--prompt", "A fox", "--edit", "L0/xq *= 2"];
+    let commands: [&[&str]; 5] = [
+        &["lens"],
+        &["attribute"],
+        &["attribute", "--parts", "heads"],
+        &["explain", "L0/xq[t=0,d=0]"],
+        &["snapshot", "--force", "--out", picture.to_str().unwrap()],
+    ];
+    for command in commands {
+        let said = |more: &[&str]| {
+            let output = llama_trace([command, more].concat());
+            assert_eq!(output.status.code(), Some(0), "{command:?}: {}", stderr(&output));
+            stderr(&output)
+        };
+        let told = said(&nothing);
+        assert!(told.contains("the edit `p1/xq = 0` found no cell in this run"), "{command:?}: {told}");
+        let told = said(&edit);
+        assert!(
+            told.contains("edit `L0/xq *= 2`: ") && told.contains("cells changed"),
+            "{command:?}: {told}"
+        );
+    }
+}
+
+#[test]
 fn a_pass_that_a_trace_does_not_have_is_left_out_or_refused_if_the_edit_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("other.trace");

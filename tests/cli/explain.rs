@@ -47,6 +47,8 @@ fn heads_and_neurons_are_ranked_by_direct_and_by_total_effect() {
     let neurons = json(&["attribute", "--parts", "neurons", "--top", "3"]);
     let names = neurons["parts"].as_array().unwrap().iter().map(|part| part["name"].as_str().unwrap());
     assert!(names.clone().count() == 3 && names.clone().all(|name| name.contains("/n")), "{neurons}");
+    let text = ok(&llama_trace(["attribute", "--parts", "heads", "--prompt", PROMPT]));
+    assert!(text.trim_end().ends_with(" forward passes over the prompt"), "{text}");
     refused(&["attribute", "--by", "total"], 2, &["--parts"]);
     refused(&["attribute", "--parts", "heads", "--prompt", PROMPT, "--t", "9"], 2, &["--t from 0 to 4"]);
 }

@@ -157,6 +157,20 @@ fn the_picture_has_a_cell_for_each_place() {
 }
 
 #[test]
+fn an_edit_has_a_line_with_the_cells_of_both_runs() {
+    let output = patch(&["--edit", "L1/attn_heads[h=0] = 0", "--without", "L0/h1"]);
+    let said = stderr(&output);
+    // Two prompts of six tokens, and heads of eight values.
+    for line in [
+        "edit `L0/h1 off`: 96 cells changed, p0/L0/attn_heads[t=0,h=1,c=0] from ",
+        "edit `L1/attn_heads[h=0] = 0`: 96 cells",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert!(!said.contains("changed nothing") && said.contains("the edits moved the logits"), "{said}");
+}
+
+#[test]
 fn what_cannot_be_compared_is_an_error() {
     let refused = |args: &[&str], code: i32, texts: &[&str]| {
         let output = llama_trace([&["patch"], args].concat());

@@ -543,6 +543,21 @@ fn a_stage_of_another_shape_hides_no_difference_and_is_listed_separately() {
 }
 
 #[test]
+fn passes_of_a_map_that_overlap_or_leave_a_gap_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let folders = both(&folder, &[], "");
+    for (start, end) in [(0, 5), (3, 5), (6, 5)] {
+        let passes =
+            format!("passes = [{{ start = 0, tokens = [{IDS}] }}, {{ start = {start}, tokens = [7] }}]\n");
+        mapped(&folders[1], &passes);
+        refused(
+            &folders,
+            &[&format!("pass 1: start = {start} with 1 tokens, but the passes before it end at {end}")],
+        );
+    }
+}
+
+#[test]
 fn an_error_in_a_map_names_its_key() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");

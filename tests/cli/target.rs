@@ -6,7 +6,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::common::{llama_trace, stderr};
+use crate::common::{command, llama_trace, stderr};
 
 const PROMPT: &str = "Once upon a time";
 
@@ -308,4 +308,19 @@ fn the_next_run_removes_the_folder_of_a_killed_run() {
     ok(&export(&folder.path().join("dump"), &["--stages", "xq"]));
     assert!(!left.exists());
     assert_eq!(fs::read(mine.join("notes")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_hyphen_is_not_a_path_of_an_output() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["export", "record", "snapshot"] {
+        let mut command = command([name, "--prompt", PROMPT, "--out", "-"]);
+        let output = command.current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}: {}", stderr(&output));
+        assert!(stderr(&output).contains("cannot be written to standard output"), "{}", stderr(&output));
+        assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "{name}");
+    }
+    let mut command = command(["record", "--prompt", PROMPT, "--out", "./-"]);
+    ok(&command.current_dir(folder.path()).output().unwrap());
+    assert!(folder.path().join("-").is_file());
 }

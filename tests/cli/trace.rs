@@ -252,6 +252,8 @@ fn without_the_model_only_products_are_refused_and_another_model_always() {
     ok(&llama_trace(["explain", "L1/scores[h=1,t=2,k=0]", "--trace", trace]));
     refused(&["explain", xq, "--trace", trace], 2, &["needs the model", "--model"]);
     refused(&["lens", "--trace", trace], 2, &["needs the model", "--model"]);
+    let attribution = "the attribution of a logit needs the model";
+    refused(&["attribute", "--trace", trace], 2, &[attribution, "--model"]);
     ok(&llama_trace(["explain", xq, "--trace", trace, "--model", gqa]));
     let other = ["explain", xq, "--trace", trace, "--model", mistral];
     refused(&other, 3, &["not the model", "gqa", "mistral, which differs in ", "vocab (46 instead of 48)"]);

@@ -58,6 +58,7 @@ fn find(args: &AttributeArgs) -> Result<Found> {
     let stages: Vec<Stage> = args.parts.iter().map(|part| part.stage(&sizes)).collect();
     let ids = prompt.ids.get(..=t).unwrap_or_default();
     let mut patcher = Patcher::new(&run.model, ids, None, &stages)?;
+    run.say_edits()?;
     let compared = compared(args, patcher.logits())?;
     let plain = difference(patcher.logits(), compared);
     let mut parts: Vec<Ranked> = Vec::new();
@@ -133,7 +134,7 @@ fn print_text(args: &AttributeArgs, found: &Found) -> std::io::Result<()> {
         let total = part.total.unwrap_or(f64::NAN);
         writeln!(out, "  {:<12} {:>12.6} {total:>12.6}", name(&part.place), part.direct)?;
     }
-    writeln!(out, "{:.1} forward passes", found.passes)
+    writeln!(out, "the work of {:.1} forward passes over the prompt", found.passes)
 }
 
 fn print_json(found: &Found) -> std::io::Result<()> {

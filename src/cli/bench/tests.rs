@@ -219,6 +219,14 @@ fn what_is_measured_without_options_suits_the_device_and_the_context() {
     assert_eq!(plan(false, 128, &["--gen", "0"]), (vec![128], vec![128], vec![], true));
     assert_eq!(plan(false, 4096, &["--cached", "9", "--batch", "2"]), (vec![2048], vec![9], vec![2], true));
     assert_eq!(plan(true, 256, &["--record"]), (vec![128, 256], vec![8], vec![], true));
+    assert_eq!(plan(true, 72, &["--gen", "64"]), (vec![72], vec![8], vec![], false));
+    let room = |options: &[&str]| {
+        let config = ModelConfig { context: 72, ..tiny() };
+        Plan::of(&args(options), true, &config).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert!(room(&["--gen", "65"]).contains("at most 64: the context of 72 tokens without 8 cached tokens"));
+    assert!(room(&["--gen", "100000"]).contains("--gen 100000"));
+    assert!(room(&["--gen", "3", "--cached", "2,70"]).contains("at most 2"));
     for wrong in [["--cached", "0"], ["--cached", "5,300"], ["--prompt-tokens", "300"]] {
         let config = ModelConfig { context: 256, ..tiny() };
         let error = Plan::of(&args(&wrong), false, &config).err().unwrap();

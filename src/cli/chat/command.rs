@@ -65,6 +65,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_manual_has_every_command() {
+        let page = include_str!("../../../chapters/reference/chat.md");
+        for line in HELP.lines().filter(|line| line.starts_with('/')) {
+            let command = line.split("  ").next().unwrap_or_default();
+            assert!(page.contains(&format!("| `{command}` |")), "{command}");
+        }
+        assert!(page.contains("`//`"));
+    }
+
+    #[test]
     fn lines_are_said_or_done() {
         let read = |line| parse(line).unwrap();
         assert_eq!(read("  hi there \n"), Some(Command::Say("hi there".into())));

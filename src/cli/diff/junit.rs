@@ -12,7 +12,8 @@ pub(super) fn print(report: &Report) -> Result<()> {
     let misshapen = report.misshapen.len();
     let failed =
         report.lines.iter().filter(|line| line.differs()).count() + misshapen + usize::from(cause.is_some());
-    let (damaged, absent) = (report.damaged().count(), report.absent.len());
+    let damaged = report.damaged().count();
+    let absent = report.absent.len() + report.empty.len();
     let tests = report.lines.len() + misshapen + report.missing.len() + absent + usize::from(cause.is_some());
     let (errors, skipped) = (damaged + absent, report.missing.len() - damaged);
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
@@ -60,6 +61,11 @@ pub(super) fn print(report: &Report) -> Result<()> {
     for site in &report.absent {
         let why = format!("B does not have this {}, so nothing is compared", whole(*site));
         writeln!(out, "<testcase {}><error message=\"{why}\"/></testcase>", case(&site.to_string()))?;
+    }
+    for site in &report.empty {
+        let case = case(&site.to_string().replace("tokens", "all stages"));
+        let why = "the runs have no stage in common in this pass, so nothing is compared";
+        writeln!(out, "<testcase {case}><error message=\"{why}\"/></testcase>")?;
     }
     writeln!(out, "</testsuite>\n</testsuites>")
 }

@@ -125,6 +125,9 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
         let why = missing.why.as_deref().unwrap_or_default();
         writeln!(out, "Cannot be read: {}: {why}", missing.site)?;
     }
+    if let more @ 1.. = known.len().saturating_sub(ROWS) {
+        writeln!(out, "and {more} more (--format json has all)")?;
+    }
     Ok(())
 }
 

@@ -62,7 +62,8 @@ fn stores(mut progress: Progress, source: Source, failed: Rc<RefCell<Option<Erro
 /// The runs of the lesson, of which the first is started.
 fn begin(args: &LearnArgs, lesson: &Lesson) -> Result<(tui::Runs, tui::OpenAt)> {
     let first = lesson.scenes.first().map(|scene| scene.run.clone()).unwrap_or_default();
-    step::begin(&args.run(&first), &LearnArgs::place(), &args.memory)
+    let (runs, open, _) = step::begin(&args.run(&first), &LearnArgs::place(), &args.memory)?;
+    Ok((runs, open))
 }
 
 /// Facts about the heads of the model, if it is the built-in one.

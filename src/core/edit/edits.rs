@@ -163,6 +163,44 @@ impl Edits {
         needed
     }
 
+    /// Checks that the runs from which the edits read have every cell that is read in `passes`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the first cell that does not exist.
+    pub fn check_sources(&self, sizes: &Sizes, passes: &[(usize, PassDims)]) -> Result<()> {
+        for edit in &self.list {
+            for part in &edit.parts {
+                let Operand::Cells { first, second, .. } = &part.operand else { continue };
+                let layers: Vec<_> = match part.place.stage.in_layer() {
+                    true => part.place.layers.below(sizes.layers).into_iter().map(Some).collect(),
+                    false => vec![None],
+                };
+                for (&(sequence, dims), &layer) in
+                    passes.iter().flat_map(|pass| layers.iter().map(move |layer| (pass, layer)))
+                {
+                    let site = Site { sequence, ..site_of(dims.pass, layer, part.place.stage) };
+                    if !part.place.has(site) || !part.place.stage.present(sizes, dims) {
+                        continue;
+                    }
+                    let selected = part.place.cells(sizes, dims);
+                    // The axes are independent, so the largest index of each is enough.
+                    let last: Option<Vec<usize>> =
+                        selected.iter().map(|axis| axis.iter().max().copied()).collect();
+                    let Some(last) = last else { continue };
+                    for source in std::iter::once(first).chain(second.as_deref().map(|(_, source)| source)) {
+                        let Some(frame) = self.given.frames.get(&(source.run.clone(), source.site(site)))
+                        else {
+                            continue;
+                        };
+                        let read = Cells::new(source, frame, site.stage).and_then(|cells| cells.of(&last));
+                        read.map_err(|error| error.at(format!("--edit \"{edit}\"")))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the edits can be made in the run of another prompt of equal length, with what was read for this run. They
     /// cannot if one of them names a sequence, or reads the run of the prompt itself.
     pub fn fit_other_prompts(&self) -> bool {

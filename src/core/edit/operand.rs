@@ -104,6 +104,8 @@ pub(super) struct Cells<'a> {
     array: &'a ArrayD<f32>,
     /// For each axis of the source, its index or the axis of the edited stage that has the index.
     axes: Vec<std::result::Result<usize, usize>>,
+    /// Whether the source names a token, but no pass.
+    any_pass: bool,
 }
 
 impl<'a> Cells<'a> {
@@ -121,11 +123,12 @@ impl<'a> Cells<'a> {
             }
         };
         let axes = frame.axes.iter().map(axis).collect::<Result<_>>()?;
-        Ok(Self { frame, array, axes })
+        let names_token = source.address.index.iter().any(|(letter, _)| matches!(letter, 't' | 'q'));
+        Ok(Self { frame, array, axes, any_pass: names_token && source.address.pass.is_none() })
     }
 
     /// The value that the cell with this index reads.
-    fn of(&self, index: &[usize]) -> Result<f32> {
+    pub(super) fn of(&self, index: &[usize]) -> Result<f32> {
         let at: Vec<usize> = (self.axes.iter())
             .map(|axis| match *axis {
                 Ok(index) => index,
@@ -134,9 +137,14 @@ impl<'a> Cells<'a> {
             .collect();
         self.array.get(&at[..]).copied().ok_or_else(|| {
             let address = Address::of(self.frame.site, Step::Stage(self.frame.site.stage), &at);
+            let next = if self.any_pass && self.frame.site.pass > 0 {
+                "each pass reads the same pass of the other run; name the pass in the source too, as in \"happy\":p0/[t=1], or in the place, as in p0/L1/attn_output"
+            } else {
+                "tokens are aligned by their index from the start; name t in the source, or fewer cells in the place"
+            };
             Error::usage(format!("the other run has no {address}"))
                 .expected(format!("an index within {:?}", self.array.shape()))
-                .next("tokens are aligned by their index from the start; name t in the source, or fewer cells in the place")
+                .next(next)
         })
     }
 }

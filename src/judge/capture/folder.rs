@@ -1,6 +1,6 @@
 //! A folder that `export` or a capture script wrote, as a run for `diff`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,8 @@ const LIMIT: u64 = 256 << 20;
 pub struct Folder {
     path: PathBuf,
     says: Says,
+    /// The files that the manifest lists.
+    listed: HashSet<String>,
     /// For each sequence: its description in the folder.
     abouts: Vec<About>,
     /// For each sequence: the numbers that its passes have in the names of the files.
@@ -79,8 +81,9 @@ impl Folder {
                 abouts.push(about);
                 numbers.push(own);
             }
+            let listed = read.files.iter().map(|file| file.file.clone()).collect();
             let says = Says::Export(Box::new(read));
-            return Ok(Self { path: path.to_owned(), says, abouts, numbers, sequence: 0 });
+            return Ok(Self { path: path.to_owned(), says, listed, abouts, numbers, sequence: 0 });
         }
         if capture.exists() {
             let read = Capture::read(&read_text(&capture, LIMIT)?).map_err(|found| wrong(&capture, found))?;
@@ -97,7 +100,8 @@ impl Folder {
             }
             let numbers = vec![about.passes.iter().map(|pass| pass.dims.pass).collect()];
             let says = Says::Capture(Box::new(read));
-            return Ok(Self { path: path.to_owned(), says, abouts: vec![about], numbers, sequence: 0 });
+            let (path, listed) = (path.to_owned(), HashSet::new());
+            return Ok(Self { path, says, listed, abouts: vec![about], numbers, sequence: 0 });
         }
         Err(Error::model("the folder has no manifest.json and no capture.toml to describe its files")
             .in_file(path)
@@ -249,7 +253,20 @@ impl Traced for Folder {
     }
 
     fn stage(&mut self, site: Site) -> Result<Found> {
-        Ok(self.read(Site { sequence: self.sequence, ..site }).of(site))
+        let own = Site { sequence: self.sequence, ..site };
+        Ok(match (self.read(own), self.manifest()) {
+            // An export lists only the files that it wrote, so a listed file was lost.
+            (Found::Missing, Some(manifest)) => {
+                let name = manifest.file_name(self.numbered(own));
+                match self.listed.contains(&name) {
+                    true => Found::Damaged(format!(
+                        "{name}: manifest.json lists this file, but it does not exist"
+                    )),
+                    false => Found::Missing,
+                }
+            }
+            (found, _) => found.of(site),
+        })
     }
 
     fn unwritten(&self, site: Site) -> Option<String> {

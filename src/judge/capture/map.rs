@@ -145,9 +145,9 @@ impl Capture {
         let (mut passes, mut end) = (Vec::new(), 0);
         for (number, pass) in self.passes.iter().enumerate() {
             let tokens = pass.tokens.len();
-            if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
+            if pass.start != end || tokens == 0 || pass.start + tokens > TOKENS {
                 return Err(format!(
-                    "pass {number}: start = {} with {tokens} tokens, but the passes before it end at {end}; each pass has at least one token, there is no gap between passes, and all passes together have at most {TOKENS} tokens",
+                    "pass {number}: start = {} with {tokens} tokens, but the passes before it end at {end}; each pass has at least one token and begins at the end of the pass before it, and all passes together have at most {TOKENS} tokens",
                     pass.start
                 ));
             }

@@ -99,7 +99,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.judge.begin(*dims);
             (self.own, self.same_logits) = (Own::default(), false);
             let compared = |report: &Report| report.lines.len() + report.misshapen.len();
-            let before = compared(&self.report);
+            let (before, missing) = (compared(&self.report), self.report.missing.len());
             for (i, &site) in sites.iter().enumerate() {
                 llama_trace_core::stop::check()?;
                 self.stage(site, *dims)?;
@@ -111,7 +111,18 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 done += 1;
                 progress(Doing::Stages { done, of: total });
             }
-            if compared(&self.report) == before && number > 0 {
+            let seen = self.report.lines.iter().rev().take(compared(&self.report) - before);
+            // The tokens are given, so they prove nothing about the pass.
+            let only_tokens = seen.clone().all(|line| line.site.stage == Stage::Tokens)
+                && self.report.misshapen.iter().all(|one| one.site.pass != dims.pass);
+            let lacks = self.report.missing[missing..].iter().any(|missing| {
+                let is_after = |of: &About| self.is_after(of, missing.site);
+                !is_after(self.a.about()) && !is_after(self.b.about())
+            });
+            if only_tokens && (lacks || seen.len() == 0 && number > 0) {
+                if lacks {
+                    self.report.empty.push(Site::once(dims.pass, Stage::Tokens));
+                }
                 let note = format!(
                     "nothing of p{} is compared, because the runs have no stage in common in this pass",
                     dims.pass

@@ -189,6 +189,9 @@ pub struct Report {
     pub missing: Vec<Missing>,
     /// The sequences, branches and passes of A that B lacks, each represented by the site of its first `tokens` stage.
     pub absent: Vec<Site>,
+    /// The passes of both runs in which A has stages and none but the tokens is compared, each represented by the site
+    /// of its `tokens` stage.
+    pub empty: Vec<Site>,
     /// The number of B's stages that A lacks, which are not judged.
     pub unjudged: usize,
     /// The stages that both runs have, in the order of the pass.
@@ -225,6 +228,7 @@ impl Report {
         });
         let lines = self.lines.iter_mut().map(|line| &mut line.site);
         let missing = self.missing.iter_mut().map(|missing| &mut missing.site).chain(&mut self.absent);
+        let missing = missing.chain(&mut self.empty);
         let misshapen = self.misshapen.iter_mut().map(|misshapen| &mut misshapen.site);
         first
             .chain(lines)
@@ -251,18 +255,19 @@ impl Report {
         self.samples |= next.samples;
         self.missing.extend(next.missing);
         self.absent.extend(next.absent);
+        self.empty.extend(next.empty);
         self.unjudged += next.unjudged;
         self.measured |= next.measured;
     }
 
     /// Returns whether nothing exceeds its tolerance, everything could be read, and no sequence, branch or pass is
-    /// absent.
+    /// absent or empty.
     pub fn same(&self) -> bool {
         self.first.is_none() && self.uncompared().is_none()
     }
 
-    /// A description of what could not be compared: stages that cannot be read, and sequences, branches and passes that
-    /// B lacks. `None` if everything was compared.
+    /// A description of what could not be compared: stages that cannot be read, sequences, branches and passes that B
+    /// lacks, and passes without a compared stage. `None` if everything was compared.
     pub fn uncompared(&self) -> Option<String> {
         let of = |(what, several): (&str, &str)| match self
             .absent
@@ -278,8 +283,13 @@ impl Report {
         let absent: Vec<String> = kinds.into_iter().filter_map(of).collect();
         let absent = (!absent.is_empty()).then(|| format!("{} that B does not have", absent.join(" and ")));
         let damaged = self.damaged_stages().map(|stages| format!("{stages} that cannot be read"));
-        let both: Vec<String> = damaged.into_iter().chain(absent).collect();
-        (!both.is_empty()).then(|| both.join(" and "))
+        let empty = match self.empty.len() {
+            0 => None,
+            1 => Some("a pass in which no stage is compared".to_owned()),
+            count => Some(format!("{count} passes in which no stage is compared")),
+        };
+        let all: Vec<String> = damaged.into_iter().chain(absent).chain(empty).collect();
+        (!all.is_empty()).then(|| all.join(" and "))
     }
 
     /// Stages that exist but cannot be read.

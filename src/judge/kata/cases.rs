@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::case::{Case, Inputs};
 use super::run::{Numbers, Run};
-use super::table::Kata;
+use super::table::{Kata, Number};
 use crate::check::ReadWeights;
 use llama_trace_core::config::{Arithmetic, ModelConfig, Precision};
 use llama_trace_core::error::Result;
@@ -19,6 +19,11 @@ const LAYERS: usize = 2;
 /// Passes of a run for a draw, whose output is one number.
 const DRAWS: usize = 16;
 
+/// ε of the random model. No program has these values as constants, so a program that ignores its ε is wrong.
+const EPSILONS: [f32; 3] = [3e-5, 7e-6, 4e-5];
+/// θ of the random model, for the same reason.
+const THETAS: [f32; 3] = [3e3, 4e4, 7e5];
+
 /// A normal random number.
 fn normal(random: &mut ChaCha8Rng) -> f64 {
     // Box and Muller.
@@ -27,11 +32,11 @@ fn normal(random: &mut ChaCha8Rng) -> f64 {
 }
 
 /// A random model. No two of its sizes are equal, and query heads share kv heads.
-fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
+fn model(kata: &Kata, seed: u64, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
     let kv_heads = random.random_range(2..4);
     let head_dim = [8, 10][random.random_range(0..2)];
     let heads = kv_heads * if kv_heads == 2 { 3 } else { 2 };
-    let config = ModelConfig {
+    let mut config = ModelConfig {
         layers: LAYERS,
         dim: random.random_range(17..22),
         ffn_dim: random.random_range(23..28),
@@ -40,6 +45,14 @@ fn model(kata: &Kata, random: &mut ChaCha8Rng) -> (ModelCard, Numbers) {
         qk_norm: kata.name == "qk_norm",
         ..ModelConfig::of_heads(heads, kv_heads, head_dim)
     };
+    let one_of = |constants: [f32; 3]| constants[(seed % 3) as usize];
+    for number in kata.numbers {
+        match number {
+            Number::Eps => config.norm_eps = one_of(EPSILONS),
+            Number::Theta => config.rope_theta = one_of(THETAS),
+            _ => {}
+        }
+    }
     let int8 = kata.stages[0].info().op == Op::Quantize;
     let card = ModelCard {
         name: "random".into(),
@@ -111,7 +124,7 @@ fn passes(kata: &Kata, variant: usize) -> Vec<usize> {
 /// A stop request.
 pub fn random(kata: &Kata, seed: u64) -> Result<Vec<Case>> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let (card, numbers) = model(kata, &mut random);
+    let (card, numbers) = model(kata, seed, &mut random);
     let weights: Arc<dyn ReadWeights + Send> = Arc::new(numbers);
     let vocab = card.config.vocab as u32;
     let is_sampler = matches!(

@@ -79,7 +79,9 @@ pub fn with(model: &Model, list: Vec<Edit>, reading: &Reading<'_>) -> Result<Mod
     let edits = Edits::new(list).in_model(&model.sizes());
     edits.check(&model.card(), reading.passes)?;
     let given = given(model, &edits, reading)?;
-    Ok(model.with_edits(edits.with(given)))
+    let edits = edits.with(given);
+    edits.check_sources(&model.sizes(), reading.passes)?;
+    Ok(model.with_edits(edits))
 }
 
 /// Everything that `edits` read. `model` has no edits.

@@ -340,6 +340,7 @@ impl Serves for Reader {
             }
             Query::Attribution(at) => {
                 self.dims(at.site)?;
+                self.weights.get("the attribution of a logit")?;
                 attribute(&self.rules(), at, self).map(Answer::Attribution)
             }
             Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
