@@ -163,6 +163,7 @@ fn an_edit_and_another_token_run_beside_the_first_run() {
     viewer.send("/without L9/h0\r");
     viewer.shows(&["the model has no layer 9", "switching off L9/h0"]);
     viewer.send("\x1b");
+    viewer.until("the line is closed", |screen| !screen.contents().contains("switching off"));
     quit(viewer);
 }
 

@@ -8,7 +8,6 @@ use super::app::App;
 use super::comparison::ComparedWith;
 use super::edited;
 use super::runs::Runs;
-use super::scene_text;
 use super::view::kind::View;
 use super::view::patch::Patch;
 
@@ -49,7 +48,7 @@ pub(super) fn check(app: &App, runs: &Runs) -> Result<(), String> {
         let edit = printable(edit);
         return refused(format!("the edit `{}` reads a file, and a lesson reads none", shortened(&edit)));
     }
-    let passes = scene_text::passes(app);
+    let passes = passes(app);
     if passes > MOST_PASSES {
         return refused(format!("the screen needs {passes} passes, and a scene has at most {MOST_PASSES}"));
     }
@@ -63,4 +62,13 @@ pub(super) fn check(app: &App, runs: &Runs) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+/// The number of passes that the screen needs: up to the shown pass, and up to the one that it is compared with.
+pub(super) fn passes(app: &App) -> usize {
+    let compared = match &app.comparison.with {
+        Some(ComparedWith::Pinned(pinned)) => pinned.pass.unwrap_or(0),
+        _ => 0,
+    };
+    app.place.pass.max(compared) + 1
 }

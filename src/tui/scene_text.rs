@@ -59,19 +59,10 @@ pub(super) fn scene(app: &App, runs: &Runs, last: Option<&Scene>) -> Result<Scen
     Ok(SceneText { text, run })
 }
 
-/// The number of passes that the screen needs: up to the shown pass, and up to the one that it is compared with.
-pub(super) fn passes(app: &App) -> usize {
-    let compared = match &app.comparison.with {
-        Some(ComparedWith::Pinned(pinned)) => pinned.pass.unwrap_or(0),
-        _ => 0,
-    };
-    app.place.pass.max(compared) + 1
-}
-
 /// The setting of the shown run.
 fn run_setting(app: &App, runs: &Runs) -> RunSetting {
     let outline = &app.outline;
-    let (passes, name) = (passes(app), outline.card.precision.name());
+    let (passes, name) = (scene_limits::passes(app), outline.card.precision.name());
     let first = runs.setting_of(Run::ITSELF).and_then(|setting| setting.precision.as_deref());
     // The weights of some models were made for another precision than f32, which is then their default.
     let is_default = name == "f32" && first.is_none() && runs.first_precision() == "f32";
