@@ -7,7 +7,7 @@ use ndarray::ArrayD;
 use ndarray_npy::WriteNpyExt;
 use serde_json::Value;
 
-use super::common::{llama_trace, stderr};
+use super::common::{llama_trace, stderr, stdout};
 use super::ok;
 
 const PROMPT: &str = "Once upon a time, there was a fox";
