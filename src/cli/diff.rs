@@ -287,7 +287,7 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
             .at(format!("p{}", site.pass))
             .expected("in each pass of A, at least one stage that B has too")
             .found(format!("passes in which no stage is compared: {}", report.empty.len()))
-            .next("write a stage of this pass in B; or make A again with fewer tokens (-n), and leave the pass out of capture.toml"));
+            .next("write a stage of this pass in B, or export only the passes of B in A (--pass)"));
     };
     let what = format!("{stages} of {} and {} cannot be read", a.name, b.name);
     Err(Error::model(what)

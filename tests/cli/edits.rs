@@ -278,7 +278,7 @@ fn each_command_that_runs_a_model_says_what_an_edit_changed() {
         &["lens"],
         &["attribute"],
         &["attribute", "--parts", "heads"],
-        &["explain", "L0/xq[t=0,d=0]"],
+        &["explain", "L0/xq[t=0,h=0,c=0]"],
         &["snapshot", "--force", "--out", picture.to_str().unwrap()],
     ];
     for command in commands {
