@@ -142,6 +142,28 @@ fn an_edit_and_another_token_run_beside_the_first_run() {
     viewer.shows(&["token 4 = ␣time"]);
     viewer.send("\x7f\x7f\x7f\x7fday\r");
     viewer.shows(&["r2 runs the prompt with other tokens", "│␣a│␣day"]);
+    // A run with other tokens and an edit differs from the first one in both.
+    viewer.send("/without L1/h0\r");
+    viewer.shows(&["r3 runs this prompt without L1/h0"]);
+    viewer.send("/token 4 = ␣time,\r");
+    viewer.shows(&["r4 runs the prompt with other tokens, without L1/h0"]);
+    viewer.send("(");
+    viewer.shows(&["r4 has only one sequence; /r0: goes back to the first run"]);
+    viewer.send("/prompt A fox\r");
+    viewer.shows(&["r5 runs another prompt; /r4: goes back"]);
+    viewer.send("B");
+    viewer.shows(&[
+        "the original run",
+        "with p0/L1/softmax[h=0] = 0",
+        "another prompt, without L1/h0",
+        "Enter goes there",
+    ]);
+    viewer.send("\x1b");
+    viewer.until("the list is closed", |screen| !screen.contents().contains("Enter goes there"));
+    viewer.send("/without L9/h0\r");
+    viewer.shows(&["the model has no layer 9", "switching off L9/h0"]);
+    viewer.send("\x1b");
+    viewer.until("the line is closed", |screen| !screen.contents().contains("switching off"));
     quit(viewer);
 }
 

@@ -64,11 +64,6 @@ fn read_edits(file: &Path) -> Result<String> {
 /// Checks that the model has the layers and the cells that the edits name, and lists the parts that are switched off.
 pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precision) -> Result<()> {
     let list = list(args)?;
-    let off: Vec<_> =
-        args.without.iter().filter_map(Edit::switched_off).map(|part| format!("`{part}`")).collect();
-    if !off.is_empty() {
-        tell(format_args!("warning: switched off by --without: {}", off.join(", ")));
-    }
     let card = ModelCard {
         name: checkpoint.name.clone(),
         ignored: Vec::new(),
@@ -79,7 +74,13 @@ pub(super) fn check(args: &ModelArgs, checkpoint: &Checkpoint, precision: Precis
         arithmetic: Arithmetic::Fused,
         backend: "cpu".into(),
     };
-    Edits::new(list).in_model(&card.sizes()).check(&card, &[])
+    Edits::new(list).in_model(&card.sizes()).check(&card, &[])?;
+    let off: Vec<_> =
+        args.without.iter().filter_map(Edit::switched_off).map(|part| format!("`{part}`")).collect();
+    if !off.is_empty() {
+        tell(format_args!("warning: switched off by --without: {}", off.join(", ")));
+    }
+    Ok(())
 }
 
 /// Prints a line for each edit: how many cells it changed in the runs so far, and one of them before and after.

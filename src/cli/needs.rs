@@ -26,7 +26,7 @@ const fn need(
     Need { command, option, missing, does, next }
 }
 
-const NEEDS: [Need; 13] = [
+const NEEDS: [Need; 12] = [
     need("attribute", "--by", "--parts", "sets the order of the ranked parts", "add --parts heads"),
     need("attribute", "--top", "--parts", "sets the number of ranked parts", "add --parts heads"),
     need(
@@ -69,7 +69,6 @@ const NEEDS: [Need; 13] = [
         "shows one lesson to a class",
         "name the lesson: llama-trace learn tour --present",
     ),
-    need("page", "--port", "", "sets the port of the server", "add --serve"),
 ];
 
 /// The advice for options of `kata all`.
@@ -87,12 +86,11 @@ pub(super) fn explain(error: &clap::Error, words: &[String]) -> Option<Error> {
         let with_value = |word: &String| word.strip_prefix(option).is_some_and(|rest| rest.starts_with('='));
         given.iter().any(|word| word == option || with_value(word))
     };
-    let need = NEEDS.iter().find(|need| {
-        need.command == command
-            && is_given(need.option)
-            && missing.iter().any(|missing| missing.starts_with(need.missing))
+    let mut needs = NEEDS.iter().filter(|need| need.command == command && is_given(need.option));
+    let (need, missing) = needs.find_map(|need| {
+        let missing = missing.iter().find(|missing| missing.starts_with(need.missing))?;
+        Some((need, missing))
     })?;
-    let missing = missing.join(", ");
     Some(
         Error::usage(format!("{} {}, and {missing} is missing", need.option, need.does))
             .expected(format!("{} with {missing}", need.option))
@@ -137,7 +135,8 @@ mod tests {
                         words.push(possible.first().map_or("1", |value| value.get_name()).to_owned());
                     }
                     let Some((error, missing)) = missing(&words) else { continue };
-                    if missing == always {
+                    // Some options only replace an argument that the command needs.
+                    if missing.iter().all(|missing| always.contains(missing)) {
                         continue;
                     }
                     let told = explain(&error, &words).unwrap_or_else(|| panic!("{words:?}: {error}"));

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use clap::ValueEnum;
+
 use super::edited;
 use super::edits;
 use super::export::drawing;
@@ -155,7 +157,11 @@ fn run_setting(args: &RunArgs, draws: usize, prompts: &[Prompt]) -> Result<RunSe
         prompts: prompts.iter().map(prompt).collect(),
         passes: draws,
         sampling: drawing(args).sampling.options(),
-        precision: None,
+        precision: args
+            .model
+            .precision
+            .and_then(|precision| precision.to_possible_value())
+            .map(|name| name.get_name().to_owned()),
         edits: edits::list(&args.model)?.into_iter().map(|edit| edit.text).collect(),
     })
 }

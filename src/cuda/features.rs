@@ -9,17 +9,26 @@ use llama_trace_kernels::driver::Untried;
 pub(super) const DISABLED: &str = "LLAMA_TRACE_CUDA_WITHOUT";
 pub(super) const UNTRIED: &str = "LLAMA_TRACE_CUDA_WITH";
 
-/// Calls `set` for each word in the environment variable `variable`. `set` returns false for an unknown word.
-fn each_word(variable: &str, words: &str, known: &str, mut set: impl FnMut(&str) -> bool) -> Result<()> {
+/// A word, and the function that sets its field.
+type Setter<T> = (&'static str, fn(&mut T));
+
+/// Calls the setter of each word in the environment variable `variable`, which has the value `words`.
+///
+/// # Errors
+/// [`Error::Usage`] for a word that is not in `known`.
+fn set_all<T: Default>(variable: &str, words: &str, known: &[Setter<T>]) -> Result<T> {
+    let mut all = T::default();
     for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        if !set(word) {
+        let Some((_, set)) = known.iter().find(|(name, _)| *name == word) else {
+            let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
             return Err(Error::usage(format!("{variable} has an unknown word"))
-                .expected(format!("one or more of {known}, separated by commas"))
+                .expected(format!("one or more of {}, separated by commas", names.join(", ")))
                 .found(format!("`{word}`"))
                 .next("correct the word, or unset the variable"));
-        }
+        };
+        set(&mut all);
     }
-    Ok(())
+    Ok(all)
 }
 
 fn value_of(variable: &str) -> String {
@@ -35,16 +44,11 @@ pub(super) fn untried_of_environment() -> Result<Untried> {
 }
 
 fn untried_of(words: &str) -> Result<Untried> {
-    let mut all = Untried::default();
-    each_word(UNTRIED, words, "coalesced and wide", |word| {
-        match word {
-            "coalesced" => all.coalesced = true,
-            "wide" => all.wide = true,
-            _ => return false,
-        }
-        true
-    })?;
-    Ok(all)
+    set_all(
+        UNTRIED,
+        words,
+        &[("coalesced", |all: &mut Untried| all.coalesced = true), ("wide", |all| all.wide = true)],
+    )
 }
 
 /// The features that are switched off.
@@ -72,19 +76,14 @@ impl DisabledFeatures {
     }
 
     fn of(words: &str) -> Result<Self> {
-        let mut all = Self::default();
-        each_word(DISABLED, words, "early, graphs, split, streams and wgmma", |word| {
-            match word {
-                "early" => all.early = true,
-                "graphs" => all.graphs = true,
-                "split" => all.split = true,
-                "streams" => all.streams = true,
-                "wgmma" => all.wgmma = true,
-                _ => return false,
-            }
-            true
-        })?;
-        Ok(all)
+        let known: [Setter<Self>; 5] = [
+            ("early", |all| all.early = true),
+            ("graphs", |all| all.graphs = true),
+            ("split", |all| all.split = true),
+            ("streams", |all| all.streams = true),
+            ("wgmma", |all| all.wgmma = true),
+        ];
+        set_all(DISABLED, words, &known)
     }
 }
 

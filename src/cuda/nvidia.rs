@@ -1,14 +1,14 @@
 //! NVIDIA's driver, loaded at run time. The program is built without CUDA, and runs without it on other devices.
 //!
-//! All work goes into one stream, which keeps the order of the calls. Copies go through a pinned buffer with two
-//! halves: the device reads one half while the other is filled. Large copies, such as weights, go through several such
-//! buffers in parallel, each with its own thread. A single thread reads a mapped file at only a fraction of the bus's
-//! rate.
+//! All work goes into one stream, which keeps the order of the calls.
 #![allow(unsafe_code)]
 
+mod modules;
+mod pinned;
+
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::collections::HashSet;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,17 +26,12 @@ use llama_trace_kernels::driver::{
     About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, Untried, failed,
 };
 use llama_trace_kernels::nvrtc::{Nvrtc, Version, WARPGROUPS};
-use llama_trace_kernels::ptx;
 use llama_trace_kernels::sources::Module;
+use modules::Loaded;
+use pinned::Pinned;
 
 /// The first architecture with programmatic dependent launch: a kernel may start before the previous kernel has ended.
 const OVERLAPS: (u32, u32) = (9, 0);
-
-/// Bytes of each half of a pinned buffer.
-const HALF: usize = 4 << 20;
-
-/// Number of pinned buffers for a large copy.
-const PAIRS: usize = 8;
 
 /// Bytes of dynamic shared memory that a launch may use without an opt-in. CUDA's limit is 48 KiB for dynamic and
 /// static shared memory together. The kernels have at most 21 KiB of static shared memory (`stream_gated_q8_16`).
@@ -66,75 +61,11 @@ pub(super) struct Nvidia {
     store: Store,
 }
 
-/// A pinned buffer in two halves, which the device reads and writes directly.
-struct Pinned {
-    halves: [*mut u8; 2],
-    /// For each half, the event after the device's last use of it.
-    done: [CUevent; 2],
-    next: usize,
-}
-
-/// Modules and functions that stay loaded until the device is closed.
-#[derive(Default)]
-struct Loaded {
-    /// Modules that NVRTC compiled. Each has one kernel.
-    alone: Vec<usize>,
-    /// Modules from the embedded PTX.
-    carried: HashMap<Module, usize>,
-    functions: HashMap<(Module, String), u64>,
-    /// Bytes of dynamic shared memory that each function is allowed to use, if it has an opt-in.
-    shared: HashMap<u64, u32>,
-}
-
 // SAFETY: the handles and the pinned memory belong to the driver and not to a thread. Any thread may call the driver's
 // functions if its current context is that of the handles (`enter`). Mutable state in here is behind locks.
 unsafe impl Send for Nvidia {}
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
-
-impl Pinned {
-    /// A buffer without memory.
-    const NONE: Self = Self { halves: [ptr::null_mut(); 2], done: [ptr::null_mut(); 2], next: 0 };
-
-    /// Allocates pinned memory. If a step fails, the earlier allocations are freed when the device is closed.
-    ///
-    /// # Safety
-    /// The device's context is current.
-    unsafe fn pin(&mut self) -> Result<()> {
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-        for (half, done) in self.halves.iter_mut().zip(&mut self.done) {
-            let mut memory: *mut c_void = ptr::null_mut();
-            // SAFETY: each pointer is to a variable for a handle of its kind, and the context is current.
-            unsafe {
-                check(sys::cuMemAllocHost_v2(&raw mut memory, HALF), "pin memory for copies")?;
-                *half = memory.cast();
-                check(sys::cuEventCreate(done, flags), "create an event")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies `part`, at most a half, to the device through the next half. `part` may be changed after the call.
-    ///
-    /// # Safety
-    /// The device's context is current, and `part.len()` bytes at `to` are allocated.
-    unsafe fn write(&mut self, part: &[u8], to: Address, stream: CUstream) -> Result<()> {
-        let half = self.next;
-        self.next = 1 - half;
-        // SAFETY: the half is large enough for the part. The device no longer uses its old contents after the event.
-        // The caller guarantees the rest.
-        unsafe {
-            check(sys::cuEventSynchronize(self.done[half]), "copy")?;
-            ptr::copy_nonoverlapping(part.as_ptr(), self.halves[half], part.len());
-            let from = self.halves[half].cast_const().cast();
-            check(sys::cuMemcpyHtoDAsync_v2(to, from, part.len(), stream), "copy to its memory")?;
-            check(sys::cuEventRecord(self.done[half], stream), "copy")
-        }
-    }
-}
-
-// SAFETY: the memory belongs to the driver and not to a thread, and only the holder of `&mut` changes it.
-unsafe impl Send for Pinned {}
 
 impl Nvidia {
     /// Opens device number `number`.
@@ -202,121 +133,9 @@ impl Nvidia {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pinned(&self) -> MutexGuard<'_, Pinned> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Copies many bytes to the device, through several pinned buffers in parallel.
-    fn write_side_by_side(&self, from: &[u8], to: Address) -> Result<()> {
-        let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
-        while pairs.len() < PAIRS {
-            pairs.push(Pinned::NONE);
-            let last = pairs.len() - 1;
-            // SAFETY: the caller has made the context current.
-            unsafe { pairs[last].pin()? };
-        }
-        let next = AtomicUsize::new(0);
-        let fill = |pair: &mut Pinned| {
-            self.enter()?;
-            loop {
-                let first = next.fetch_add(HALF, Ordering::Relaxed);
-                let Some(rest) = from.get(first..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
-                // SAFETY: the context is current, and the caller has allocated `from.len()` bytes at `to`.
-                unsafe { pair.write(&rest[..HALF.min(rest.len())], to + first as u64, self.stream)? };
-            }
-        };
-        std::thread::scope(|scope| {
-            let (own, others) =
-                pairs.split_first_mut().unwrap_or_else(|| unreachable!("`pairs` is not empty"));
-            let fill = &fill;
-            let begin = |pair| std::thread::Builder::new().spawn_scoped(scope, move || fill(pair)).ok();
-            // If the system cannot start a thread, fewer threads copy.
-            let threads: Vec<_> = others.iter_mut().filter_map(begin).collect();
-            let done = fill(own);
-            let joined = threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            joined.fold(done, Result::and)
-        })
-    }
-
     /// Returns the compiler.
     fn nvrtc(&self) -> Result<&Nvrtc> {
         self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)
-    }
-
-    /// Returns a kernel of a module, compiled by NVRTC: its name in the machine code, a NUL, then the machine code.
-    fn compiled(&self, module: &Module, name: &str) -> Result<Vec<u8>> {
-        let nvrtc = self.nvrtc()?;
-        let (source, architecture) = (module.source(), self.about.architecture);
-        let compile = || {
-            let (name, code) = nvrtc.kernel(source, architecture, name)?;
-            Ok([name.as_bytes_with_nul(), &code].concat())
-        };
-        self.store.code((source, name), architecture, nvrtc.version(), compile)
-    }
-
-    /// Compiles one kernel of a module, and loads it.
-    fn alone(&self, module: &Module, name: &str) -> Result<(CUmodule, u64)> {
-        let compiled = self.compiled(module, name)?;
-        let named = CStr::from_bytes_until_nul(&compiled).map_err(|error| failed("load a kernel", error))?;
-        // The driver needs the code aligned to words.
-        let code = compiled[named.to_bytes_with_nul().len()..].to_vec();
-        let handle = Self::load(module, &code)?;
-        Self::function_of(handle, named).map(|function| (handle, function))
-    }
-
-    /// Loads a module of the embedded PTX, compiled by the driver.
-    fn carried(&self, module: &Module, why: Error) -> Result<CUmodule> {
-        let Some(code) = ptx::code(module, self.about.architecture) else { return Err(why) };
-        let handle = Self::load(module, &code)?;
-        self.carried.get_or_init(|| why);
-        Ok(handle)
-    }
-
-    /// Returns the kernel of this name in a module.
-    fn function_of(module: CUmodule, name: &CStr) -> Result<u64> {
-        let mut function: CUfunction = ptr::null_mut();
-        // SAFETY: the module is loaded, and the name ends with a NUL.
-        let code = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
-        check(code, &format!("find the kernel `{}`", name.to_string_lossy()))?;
-        Ok(function as u64)
-    }
-
-    /// Returns a kernel; compiles and loads it at first use. Other threads are not blocked while it is compiled.
-    fn make(&self, module: &Module, name: &str) -> Result<u64> {
-        let key = (module.clone(), name.to_owned());
-        if let Some(&function) = self.loaded().functions.get(&key) {
-            return Ok(function);
-        }
-        self.enter()?;
-        // Without a compiler for the device, or if the driver refuses its code, the driver compiles the embedded PTX.
-        let (function, handle) = match self.alone(module, name) {
-            Ok((handle, function)) => (function, Some(handle)),
-            Err(error) => {
-                let known = self.loaded().carried.get(module).copied();
-                let handle = match known {
-                    Some(handle) => handle as CUmodule,
-                    None => self.carried(module, error)?,
-                };
-                let name = CString::new(name).map_err(|error| failed("find a kernel", error))?;
-                self.loaded().carried.insert(module.clone(), handle as usize);
-                (Self::function_of(handle, &name)?, None)
-            }
-        };
-        let mut loaded = self.loaded();
-        loaded.alone.extend(handle.map(|handle| handle as usize));
-        loaded.functions.insert(key, function);
-        Ok(function)
-    }
-
-    /// Loads code: either a complete cubin (from the compiler, or from a file with the correct checksum), or PTX that
-    /// ends with a NUL.
-    fn load(module: &Module, code: &[u8]) -> Result<CUmodule> {
-        let mut handle: CUmodule = ptr::null_mut();
-        // SAFETY: the caller passes such code, and the context is current.
-        let result = unsafe { sys::cuModuleLoadData(&raw mut handle, code.as_ptr().cast()) };
-        check(result, &format!("load the kernel `{}`", module.file)).map(|()| handle)
     }
 
     /// Allows a kernel the dynamic shared memory of this launch.
@@ -429,14 +248,7 @@ impl Drop for Nvidia {
             for module in loaded.alone.iter().chain(loaded.carried.values()) {
                 sys::cuModuleUnload(*module as CUmodule);
             }
-            for pinned in pairs.iter().chain([&*pinned]) {
-                for memory in pinned.halves.into_iter().filter(|memory| !memory.is_null()) {
-                    sys::cuMemFreeHost(memory.cast());
-                }
-                for event in pinned.done.into_iter().filter(|event| !event.is_null()) {
-                    sys::cuEventDestroy_v2(event);
-                }
-            }
+            pairs.iter_mut().chain([pinned]).for_each(|pinned| pinned.free());
             sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
     }
@@ -483,54 +295,11 @@ impl Driver for Nvidia {
     }
 
     fn write(&self, from: &[u8], to: Address) -> Result<()> {
-        self.enter()?;
-        if from.len() > 2 * HALF {
-            return self.write_side_by_side(from, to);
-        }
-        let mut pinned = self.pinned();
-        for (i, part) in from.chunks(HALF).enumerate() {
-            // SAFETY: the context is current, and the caller has allocated `from.len()` bytes at `to`.
-            unsafe { pinned.write(part, to + (i * HALF) as u64, self.stream)? };
-        }
-        Ok(())
+        self.write_pinned(from, to)
     }
 
     fn read(&self, from: Address, to: &mut [u8]) -> Result<()> {
-        self.enter()?;
-        let mut pinned = self.pinned();
-        let Pinned { halves, done, next, .. } = &mut *pinned;
-        let ask = |half: usize, part: usize, bytes: usize| {
-            // SAFETY: the half is large enough for the part. It is overwritten only after its last contents were read.
-            // The caller has allocated `to.len()` bytes at `from`.
-            unsafe {
-                check(sys::cuEventSynchronize(done[half]), "copy")?;
-                let at = from + (part * HALF) as u64;
-                check(
-                    sys::cuMemcpyDtoHAsync_v2(halves[half].cast(), at, bytes, self.stream),
-                    "copy from its memory",
-                )?;
-                check(sys::cuEventRecord(done[half], self.stream), "copy")
-            }
-        };
-        let parts = to.len().div_ceil(HALF);
-        let length = |part: usize| HALF.min(to.len() - part * HALF);
-        let lengths: Vec<_> = (0..parts).map(length).collect();
-        if parts > 0 {
-            ask(*next, 0, lengths[0])?;
-        }
-        for (part, to) in to.chunks_mut(HALF).enumerate() {
-            let half = *next;
-            *next = 1 - half;
-            if part + 1 < parts {
-                ask(*next, part + 1, lengths[part + 1])?;
-            }
-            // SAFETY: the device has written the part.
-            unsafe {
-                check(sys::cuEventSynchronize(done[half]), "finish its work")?;
-                ptr::copy_nonoverlapping(halves[half].cast_const(), to.as_mut_ptr(), to.len());
-            }
-        }
-        Ok(())
+        self.read_pinned(from, to)
     }
 
     fn pin(&self, bytes: usize) -> Result<Address> {

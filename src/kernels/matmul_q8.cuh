@@ -37,6 +37,11 @@ constexpr int DEPTH = 4;
 template <int ACROSS_, int DOWN_, int STAGES_, int SETS_ = 1, int LEVELS_ = 3>
 struct Tile {
     static constexpr int ACROSS = ACROSS_, STAGES = STAGES_, SETS = SETS_, LEVELS = LEVELS_;
+    // Whether a group of int8 weights may have several units. A warp then keeps its integer products from unit to unit.
+    static constexpr bool PARTS = !IS_BLOCKS<WEIGHT> && SETS == 1;
+    // How many of a warp's tiles of 16 outputs are multiplied before their products are scaled. Fewer take fewer
+    // registers.
+    static constexpr int AT_ONCE = SETS > 1 && RUNS == 2 && MINIMA ? 1 : 2;
     static constexpr int THREADS = 32 * ACROSS * DOWN_, OUTPUTS = 32 * SETS * ACROSS, ROWS = 32 * DOWN_;
     // The parts of a unit's record in shared memory begin at these places, in steps of 16 bytes: the values of the
     // weights (at 0) and of the rows, then the numbers of the weights and of the rows.
@@ -137,7 +142,7 @@ struct Outputs {
 // A warp's part of a block's product. PLAIN: is_plain is true for all scales.
 template <class TILE, bool PLAIN>
 struct Warp {
-    static constexpr int STAGE = DEPTH * TILE::RECORD, SETS = TILE::SETS, EACH = 32 * SETS;
+    static constexpr int STAGE = DEPTH * TILE::RECORD, SETS = TILE::SETS, EACH = 32 * SETS, AT_ONCE = TILE::AT_ONCE;
     using Sums = ::Sums<TILE>;
     Stages<TILE>& stages;
     float4* kept;       // shared memory of sums that wait for their partners
@@ -145,7 +150,7 @@ struct Warp {
     const uint4* unit;  // record of the next unit, and number of units left in its stage
     int left;
     uint32_t a[2 * SETS][4], b[4][2];   // values of the loaded unit
-    Whole whole[RUNS][2 * SETS][4];     // integer products, and their start values
+    Whole whole[RUNS][AT_ONCE][4];      // integer products of some tiles of 16 outputs, and their start values
     Whole nothing;
 
     __device__ static int across() { return threadIdx.x / 32 % TILE::ACROSS; }
@@ -203,39 +208,41 @@ struct Warp {
             floats_of(of[0], of_x[k]), floats_of(of[1], of_x[k] + 4);
         }
 #pragma unroll
-        for (int set = 0; set < SETS; set++) {
+        for (int first_m = 0; first_m < 2 * SETS; first_m += AT_ONCE) {
 #pragma unroll
-            for (int m = 2 * set; m < 2 * set + 2; m++) {
+            for (int m = 0; m < AT_ONCE; m++) {
+                const uint32_t (&of)[4] = a[first_m + m];
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
                     if constexpr (RUNS == 2) {
-                        multiply_half_bytes(whole[0][m][n], {a[m][0], a[m][1]}, b[n][0], nothing);
-                        multiply_half_bytes(whole[RUNS - 1][m][n], {a[m][2], a[m][3]}, b[n][1], nothing);
-                    } else if (IS_BLOCKS<WEIGHT> || begins) {
-                        multiply_bytes(whole[0][m][n], a[m], b[n], nothing);
+                        multiply_half_bytes(whole[0][m][n], {of[0], of[1]}, b[n][0], nothing);
+                        multiply_half_bytes(whole[RUNS - 1][m][n], {of[2], of[3]}, b[n][1], nothing);
+                    } else if (!TILE::PARTS || begins) {
+                        multiply_bytes(whole[0][m][n], of, b[n], nothing);
                     } else {
-                        multiply_bytes(whole[0][m][n], a[m], b[n], whole[0][m][n]);
+                        multiply_bytes(whole[0][m][n], of, b[n], whole[0][m][n]);
                     }
                 }
             }
-            if (set == SETS - 1) load_next();
-            if (!IS_BLOCKS<WEIGHT> && !ends) continue;
+            if (first_m + AT_ONCE == 2 * SETS) load_next();
+            if (TILE::PARTS && !ends) continue;
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m < AT_ONCE; m++) {
+                const int set = (first_m + m) / 2;
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        const int output = 2 * m + i / 2, row = 2 * n + i % 2, first = whole[0][2 * set + m][n][i];
+                        const int output = (first_m + m) % 2 * 2 + i / 2, row = 2 * n + i % 2, first = whole[0][m][n][i];
                         const float scale = of_w[set][0][output], of_row = of_x[OWN_SCALE][row];
-                        float& sum = sums[2 * set + m][n][i];
+                        float& sum = sums[first_m + m][n][i];
                         if constexpr (!IS_BLOCKS<WEIGHT>) {
                             sum = __fmaf_rn(__fmul_rn(of_row, scale), number(first), sum);
                             continue;
                         }
                         float term = PLAIN ? __fmaf_rn(scale, shifted(first), __fmul_rn(scale, -SHIFT))
                                            : __fmul_rn(scale, number(first));
-                        if constexpr (RUNS == 2) term = __fmaf_rn(of_w[set][1][output], number(whole[1][2 * set + m][n][i]), term);
+                        if constexpr (RUNS == 2) term = __fmaf_rn(of_w[set][1][output], number(whole[1][m][n][i]), term);
                         if constexpr (MINIMA) {
 #pragma unroll
                             for (int run = 0; run < RUNS; run++) {
@@ -279,7 +286,7 @@ struct Warp {
 
     // Computes the product of this block's tile.
     __device__ void multiply(int units_of_group, Sums& sums, const Outputs& to) {
-        const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
+        const int parts = TILE::PARTS ? units_of_group : 1, groups = units / parts;
 #pragma unroll
         for (int stage = 0; stage < TILE::STAGES - 1; stage++) stages.template copy<false>();
         unit = stages.memory, left = DEPTH;

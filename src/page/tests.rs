@@ -133,7 +133,7 @@ fn a_link_to_the_map_of_patching_carries_the_clean_prompt() {
     go_to(&mut session, "patch r1");
     shows(&mut session, "the clean run is r1");
     assert_eq!(session.link().unwrap().clean.as_deref(), Some("A dog"));
-    go_to(&mut session, "token 1 = dog");
+    go_to(&mut session, "token 2 = ␣dog");
     shows(&mut session, "r3");
     go_to(&mut session, "r2:");
     go_to(&mut session, "patch r3");

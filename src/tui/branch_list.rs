@@ -23,6 +23,8 @@ pub struct BranchRow {
     pub after: Vec<String>,
     /// The edits of this run in words; empty if it has none.
     pub edits: String,
+    /// Whether its prompt is none of the original run.
+    pub other_prompt: bool,
     /// Whether this run is shown.
     pub shown: bool,
 }
@@ -62,6 +64,7 @@ impl BranchRow {
         let passes = outline.passes.get(..=last).unwrap_or(&outline.passes);
         let before = passes.iter().flat_map(|pass| &pass.tokens).map(|token| token.text.clone());
         let after = outline.passes.iter().skip(last).filter_map(|pass| pass.sampled.as_ref());
+        let originals = || all.iter().filter(|other| other.run == Run::ITSELF);
         Self {
             run: outline.run,
             sequence: (outline.sequence, outline.sequences),
@@ -71,6 +74,7 @@ impl BranchRow {
             before: before.collect(),
             after: after.map(|token| token.text.clone()).collect(),
             edits: edited::name(&outline.card),
+            other_prompt: !originals().any(|other| edited::same_prompt(other, outline)),
             shown: (outline.run, outline.sequence) == here,
         }
     }

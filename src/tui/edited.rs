@@ -23,6 +23,14 @@ pub(super) fn texts(outline: &Outline) -> Vec<String> {
     without.chain(outline.card.edits.iter().cloned()).filter_map(own).collect()
 }
 
+/// Returns whether two runs read the same prompt.
+pub(super) fn same_prompt(one: &Outline, other: &Outline) -> bool {
+    let ids = |outline: &Outline| -> Option<Vec<u32>> {
+        Some(outline.passes.first()?.tokens.iter().map(|token| token.id).collect())
+    };
+    ids(one) == ids(other)
+}
+
 /// The edits of a run in words: `without L0/h2`, or `with L1/softmax[h=0] = 0`. Empty if there are none.
 pub(super) fn name(card: &ModelCard) -> String {
     let named = |word: &str, edits: &[String]| match edits {

@@ -138,7 +138,7 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
         return say(app, format!("{} is that run; /{before}: goes back", outline.run));
     }
     let of_branch = app.outline().fork.is_some();
-    let (of_tokens, place) = (matches!(&new, NewRun::Edited(Edited { insert: Some(_), .. })), app.place());
+    let (is_edited, place, own) = (matches!(&new, NewRun::Edited(_)), app.place(), app.outline().clone());
     let at = Address { run: None, sequence: None, ..Address::of(place.site(), place.step, &app.index()) };
     let passes = match &new {
         NewRun::Edited(wanted) => wanted.passes,
@@ -152,18 +152,24 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
             if (1..passes).contains(&place.pass) {
                 report(app, Report::OpensAt(OpenAt { at: Some(at), passes, ..OpenAt::default() }));
             }
-            let what = match &*edited::name(&app.outline().card) {
-                "" if of_tokens => "runs the prompt with other tokens".to_owned(),
-                edits if app.outline().recorded => {
-                    let what = format!("is the trace {edits}, up to the next product with weights");
-                    return say(app, printable(&format!("{run} {what}; /{before}: goes back")).to_string());
+            let (edits, same) = (edited::name(&app.outline().card), edited::same_prompt(app.outline(), &own));
+            let what = match (same, is_edited) {
+                _ if app.outline().recorded => {
+                    format!("is the trace {edits}, up to the next product with weights")
                 }
-                edits if of_branch => {
-                    printable(&format!("runs the prompt of {before} {edits}, and draws every token again"))
-                        .to_string()
+                (true, true) if of_branch => {
+                    let prompt = format!("runs the prompt of {before} {edits}");
+                    format!("{}, and draws every token again", prompt.trim_end())
                 }
-                edits => printable(format!("runs this prompt {edits}").trim_end()).to_string(),
+                (true, _) => format!("runs this prompt {edits}").trim_end().to_owned(),
+                (false, _) => {
+                    let prompt =
+                        if is_edited { "runs the prompt with other tokens" } else { "runs another prompt" };
+                    let comma = if edits.is_empty() { "" } else { ", " };
+                    format!("{prompt}{comma}{edits}")
+                }
             };
+            let what = printable(&what).into_owned();
             say(app, format!("{run} {what}; /{before}: goes back"));
         }
         Err(error) => fail(app, error.to_string()),

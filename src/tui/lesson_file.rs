@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::lesson::{Lesson, Scene};
 
+use super::scene_text::SceneText;
 use super::text_file::TextFile;
 
 const FILE: TextFile = TextFile { content: "the lesson", name: "a lesson", option: "--lesson FILE" };
@@ -56,8 +57,9 @@ impl LessonFile {
     /// Appends a scene and returns its number, counted from 1.
     ///
     /// # Errors
-    /// [`Error::Usage`] if another program changed the file meanwhile; [`Error::Output`] if it cannot be written.
-    pub(super) fn append(&mut self, scene: &str) -> Result<usize> {
+    /// [`Error::Usage`] if another program changed the file meanwhile, or if the lesson would set another run than that
+    /// of the scene; [`Error::Output`] if it cannot be written.
+    pub(super) fn append(&mut self, scene: &SceneText) -> Result<usize> {
         let now = FILE.read(&self.path)?;
         if now != self.text {
             self.text = now;
@@ -76,20 +78,44 @@ impl LessonFile {
         if !text.ends_with("\n\n") {
             text.push('\n');
         }
-        text.push_str(scene);
+        let line = text.lines().count() + 1;
+        text.push_str(&scene.text);
+        let count = self.count(&text, line, scene)?;
         FILE.write(&self.path, &text)?;
-        let count = Lesson::parse(&self.slug(), &text).map_or(0, |lesson| lesson.scenes.len());
         self.text = Some(text);
         Ok(count)
+    }
+
+    /// The number of scenes in `text`, whose last scene must be the appended one, at `line`.
+    fn count(&self, text: &str, line: usize, scene: &SceneText) -> Result<usize> {
+        let wrong = |what: String, line: usize| {
+            Err(Error::usage(format!("nothing was appended: {what}"))
+                .at(format!("{}:{line}", self.path.display())))
+        };
+        match Lesson::parse(&self.slug(), text) {
+            Ok(lesson) => match lesson.scenes.last() {
+                Some(last) if last.line == line && last.run == scene.run => Ok(lesson.scenes.len()),
+                _ => wrong("the lesson would not show this screen; is a code block open?".to_owned(), line),
+            },
+            Err(problems) => {
+                let first = problems.into_iter().next();
+                first.map_or_else(|| wrong(String::new(), line), |first| wrong(first.what, first.line))
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use llama_trace_core::lesson::RunSetting;
     use std::fs;
 
     const SCENE: &str = "<!-- scene: p0/L0/xq[t=1,h=0,c=0] -->\n\n";
+
+    fn scene() -> SceneText {
+        SceneText { text: SCENE.to_owned(), run: RunSetting::default() }
+    }
 
     #[test]
     fn scenes_are_appended_and_a_new_file_gets_a_title() {
@@ -97,8 +123,8 @@ mod tests {
         let path = folder.path().join("my-lesson.md");
         let mut file = LessonFile::open(&path).unwrap();
         assert_eq!(file.last(), None);
-        assert_eq!(file.append(SCENE).unwrap(), 1);
-        assert_eq!(file.append(SCENE).unwrap(), 2);
+        assert_eq!(file.append(&scene()).unwrap(), 1);
+        assert_eq!(file.append(&scene()).unwrap(), 2);
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, format!("# my-lesson\n\n{SCENE}{SCENE}"));
         assert_eq!(file.last().unwrap().screen.at, "p0/L0/xq[t=1,h=0,c=0]");
@@ -110,14 +136,36 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lesson.md");
         let mut file = LessonFile::open(&path).unwrap();
-        file.append(SCENE).unwrap();
+        file.append(&scene()).unwrap();
         let mine = format!("{}Words of the teacher.\n", fs::read_to_string(&path).unwrap());
         fs::write(&path, &mine).unwrap();
-        let error = file.append(SCENE).unwrap_err().to_string();
+        let error = file.append(&scene()).unwrap_err().to_string();
         assert!(error.contains("another program changed the lesson"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), mine);
-        assert_eq!(file.append(SCENE).unwrap(), 2);
+        assert_eq!(file.append(&scene()).unwrap(), 2);
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{mine}\n{SCENE}"));
+    }
+
+    #[test]
+    fn a_scene_that_the_lesson_would_show_otherwise_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lesson.md");
+        let bf16 = RunSetting { precision: Some("bf16".into()), ..RunSetting::default() };
+        let wrong = [
+            ("# A\n", SceneText { run: bf16, ..scene() }, "the lesson would not show this screen"),
+            ("# A\n```text\n", scene(), "the lesson would not show this screen"),
+            (
+                "# A\n",
+                SceneText { text: SCENE.replace(" -->", "\npasses: 65\n-->"), ..scene() },
+                "passes is a number from 1 to 64",
+            ),
+        ];
+        for (before, scene, told) in wrong {
+            fs::write(&path, before).unwrap();
+            let error = LessonFile::open(&path).unwrap().append(&scene).unwrap_err().to_string();
+            assert!(error.contains("nothing was appended") && error.contains(told), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), before);
+        }
     }
 
     #[test]

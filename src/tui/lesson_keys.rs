@@ -164,7 +164,7 @@ pub(super) fn press(app: &mut App, action: &Action) -> Option<Effect> {
             };
             app.notes.line = app.notes.line.saturating_add_signed(down);
         }
-        Action::Quit | Action::Redraw | Action::Suspend => return None,
+        Action::Quit | Action::Redraw | Action::Suspend | Action::Notes => return None,
         _ if presents => app.say(PRESENTED, false),
         Action::Explain if app.panels.focus != Focus::Derivation => match kind? {
             Kind::Number | Kind::Shape => app.input.mode = Mode::Answer(String::new()),

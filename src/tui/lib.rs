@@ -83,6 +83,8 @@ pub mod report;
 pub mod runs;
 pub mod sampler_trial;
 #[cfg(feature = "native")]
+mod scene_limits;
+#[cfg(feature = "native")]
 mod scene_text;
 mod screen;
 pub mod screen_option;

@@ -96,6 +96,11 @@ pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
     let there = here.checked_add_signed(by).filter(|&sequence| sequence < count);
     match there {
         Some(_) => {}
+        // Another run has one sequence, even if the first one has several.
+        None if count < 2 && app.outline.run != Run::ITSELF => {
+            let run = app.outline.run;
+            app.say(format!("{run} has only one sequence; /r0: goes back to the first run"), false);
+        }
         None if count < 2 => {
             app.say("there is only one sequence; to have two, give --prompt twice", false);
         }

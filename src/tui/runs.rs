@@ -35,6 +35,16 @@ struct Known {
     of_scene: bool,
 }
 
+/// The beginning of a run beside the first one.
+#[derive(Debug)]
+struct Begun {
+    run: Run,
+    /// The text of its prompt, if a text was given.
+    text: Option<String>,
+    /// Its random numbers are those of the sequence of the first run with this number.
+    stream: u64,
+}
+
 /// The open runs and sequences. Each has its own source.
 pub struct Runs {
     sources: Vec<Box<dyn Source>>,
@@ -47,6 +57,8 @@ pub struct Runs {
     only_edits: bool,
     /// The runs whose setting is known, the one that was shown least recently first.
     known: Vec<Known>,
+    /// The runs that were begun beside the first one, except those of scenes.
+    begun: Vec<Begun>,
     /// The largest number of a closed run.
     last: u16,
 }
@@ -62,6 +74,7 @@ impl Runs {
             starter: None,
             only_edits: false,
             known: Vec::new(),
+            begun: Vec::new(),
             last: 0,
         }
     }
@@ -76,6 +89,7 @@ impl Runs {
             starter: None,
             only_edits: false,
             known: Vec::new(),
+            begun: Vec::new(),
             last: 0,
         }
     }
@@ -111,6 +125,7 @@ impl Runs {
             starter: None,
             only_edits: false,
             known: Vec::new(),
+            begun: Vec::new(),
             last: 0,
         }
     }
@@ -159,24 +174,49 @@ impl Runs {
             NewRun::Scene(setting) => Some(Known { run, setting: (**setting).clone(), of_scene: true }),
             NewRun::Prompt(_) | NewRun::Edited(_) => None,
         };
+        let begun = match &new {
+            NewRun::Prompt(text) => Some(Begun { run, text: Some(text.clone()), stream: 0 }),
+            NewRun::Edited(edited) => Some(Begun { run, text: None, stream: edited.sequence as u64 }),
+            NewRun::Scene(_) => None,
+        };
         let sources = starter(run, new)?;
         self.sources.extend(sources);
         self.known.extend(known);
+        self.begun.extend(begun);
         self.close_scenes();
         Ok(run)
     }
 
-    /// The runs whose setting is known.
-    #[cfg(feature = "native")]
-    pub(super) fn known(&self) -> impl Iterator<Item = (Run, &RunSetting)> {
-        self.known.iter().map(|known| (known.run, &known.setting))
+    /// The setting of a run, if it is known.
+    pub fn setting_of(&self, run: Run) -> Option<&RunSetting> {
+        self.known.iter().find(|known| known.run == run).map(|known| &known.setting)
+    }
+
+    /// The text with which a run was begun beside the first one.
+    pub fn text_of(&self, run: Run) -> Option<&str> {
+        self.begun.iter().find(|begun| begun.run == run)?.text.as_deref()
+    }
+
+    /// The distance of the random numbers of a sequence from those of sequence 0 of the first run; none for a run of a
+    /// scene, which has the first random numbers.
+    pub fn stream_of(&self, outline: &Outline) -> Option<u64> {
+        let own = match self.begun.iter().find(|begun| begun.run == outline.run) {
+            Some(begun) => begun.stream,
+            None if self.known.iter().any(|known| known.of_scene && known.run == outline.run) => return None,
+            None => 0,
+        };
+        Some(own + outline.sequence as u64)
     }
 
     /// The open run with this setting. It may have more passes.
     pub(super) fn with(&mut self, wanted: &RunSetting) -> Option<Run> {
+        let first = self.sources.first().map(|source| source.outline().card.precision.name());
+        let precision = |setting: &RunSetting| setting.precision.as_deref().or(first).map(str::to_owned);
         let fits = |known: &Known| {
             let RunSetting { passes, .. } = known.setting;
-            passes >= wanted.passes && RunSetting { passes, ..wanted.clone() } == known.setting
+            let setting = RunSetting { passes, precision: precision(wanted), ..wanted.clone() };
+            let known = RunSetting { precision: precision(&known.setting), ..known.setting.clone() };
+            passes >= wanted.passes && setting == known
         };
         let known = self.known.remove(self.known.iter().position(fits)?);
         let run = known.run;

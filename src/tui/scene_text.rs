@@ -1,6 +1,8 @@
 //! The screen as a scene of a lesson.
 
-use llama_trace_core::lesson::{CompareSetting, PromptSetting, RunSetting, Scene, ScreenSetting};
+use llama_trace_core::lesson::{
+    CompareSetting, MOST_PASSES, PromptSetting, RunSetting, Scene, ScreenSetting,
+};
 use llama_trace_core::trace::{Address, Outline, Run};
 
 use super::app::App;
@@ -9,16 +11,27 @@ use super::display::Scale;
 use super::edited;
 use super::panel_state::Focus;
 use super::runs::Runs;
+use super::scene_limits;
 use super::screen_option::{DEFAULT, ScreenOption};
 use super::screen_settings::{self, PANELS};
 use super::strip_values::StripValues;
 
-/// The comment of a scene with the screen of `app`. Settings that it would inherit from `last`, the scene before it, are
-/// left out. A prompt that does not fit into a line is written as its token ids.
+/// A scene as a lesson writes it.
+#[derive(Clone, Debug)]
+pub(super) struct SceneText {
+    /// The comment.
+    pub(super) text: String,
+    /// The run that the comment sets.
+    pub(super) run: RunSetting,
+}
+
+/// The scene with the screen of `app`. Settings that it would inherit from `last`, the scene before it, are left out. A
+/// prompt that does not fit into a line is written as its token ids.
 ///
 /// # Errors
-/// A message, if a prompt fits into a line in neither form.
-pub(super) fn scene(app: &App, runs: &Runs, last: Option<&Scene>) -> Result<String, String> {
+/// A message, if a scene cannot show this screen.
+pub(super) fn scene(app: &App, runs: &Runs, last: Option<&Scene>) -> Result<SceneText, String> {
+    scene_limits::check(app, runs)?;
     let mut run = run_setting(app, runs);
     if let [prompt] = &mut run.prompts[..]
         && !prompt.fits_a_line()
@@ -31,6 +44,9 @@ pub(super) fn scene(app: &App, runs: &Runs, last: Option<&Scene>) -> Result<Stri
             at + 1
         ));
     }
+    if run.precision.is_none() && last.is_some_and(|last| last.run.precision.is_some()) {
+        run.precision = Some(app.outline.card.precision.name().to_owned());
+    }
     let mut lines = run_lines(&run, last.map(|scene| &scene.run));
     let nothing = ScreenSetting::default();
     lines.extend(screen_lines(app, last.map_or(&nothing, |scene| &scene.screen)));
@@ -40,32 +56,36 @@ pub(super) fn scene(app: &App, runs: &Runs, last: Option<&Scene>) -> Result<Stri
         [] => format!("<!-- scene: {address} -->\n\n"),
         lines => format!("<!-- scene: {address}\n{}\n-->\n\n", lines.join("\n")),
     };
-    Ok(text)
+    Ok(SceneText { text, run })
 }
 
 /// The setting of the shown run.
 fn run_setting(app: &App, runs: &Runs) -> RunSetting {
     let outline = &app.outline;
-    let passes = app.place.pass + 1;
-    if let Some(setting) = runs.setting_of(outline.run).filter(|_| outline.fork.is_none()) {
-        return RunSetting { passes: setting.passes.max(passes), ..setting.clone() };
+    let (passes, name) = (scene_limits::passes(app), outline.card.precision.name());
+    let first = runs.setting_of(Run::ITSELF).and_then(|setting| setting.precision.as_deref());
+    // The weights of some models were made for another precision than f32, which is then their default.
+    let is_default = name == "f32" && first.is_none() && runs.first_precision() == "f32";
+    let precision = (!is_default).then(|| name.to_owned());
+    if let Some(setting) = runs.setting_of(outline.run) {
+        let passes = setting.passes.min(MOST_PASSES).max(passes);
+        return RunSetting { passes, precision, ..setting.clone() };
     }
+    let sampling = app.origin.drawing.map(|drawing| drawing.sampling).unwrap_or_default().options();
+    let edits = edited::texts(outline);
+    RunSetting { prompts: vec![prompt(outline, runs)], passes, sampling, precision, edits }
+}
+
+/// The prompt of a run, as a text if an open run with the same tokens was begun with one.
+fn prompt(outline: &Outline, runs: &Runs) -> PromptSetting {
     let ids = ids(outline);
-    // A run with edits has the text of the run that it was made from.
-    let same = |run: Run| runs.outlines().iter().any(|other| other.run == run && self::ids(other) == ids);
-    let named = runs.known().find(|(run, setting)| setting.prompts.len() == 1 && same(*run));
-    let prompts =
-        named.map_or_else(|| vec![PromptSetting::Ids(ids.clone())], |(_, setting)| setting.prompts.clone());
-    let own = outline.setting.or(app.origin.drawing.map(|drawing| drawing.sampling));
-    let precision = outline.card.precision.name();
-    let first = runs.first_precision();
-    RunSetting {
-        prompts,
-        passes,
-        sampling: own.unwrap_or_default().options(),
-        precision: (first != precision).then(|| precision.to_owned()),
-        edits: edited::texts(outline),
-    }
+    let given = |other: &Outline| match runs.setting_of(other.run) {
+        Some(setting) => setting.prompts.get(other.sequence).cloned(),
+        None => runs.text_of(other.run).map(|text| PromptSetting::Text(text.to_owned())),
+    };
+    let same = |other: &&Outline| other.fork.is_none() && self::ids(other) == ids;
+    let outlines = runs.outlines();
+    outlines.iter().filter(same).find_map(given).unwrap_or(PromptSetting::Ids(ids))
 }
 
 /// The tokens of the prompt.
@@ -180,19 +200,19 @@ fn shown_panels(app: &App) -> Vec<&'static str> {
 
 impl App {
     /// Returns whether the second tensor is that of the same prompt without edits.
-    fn compares_plain(&self) -> bool {
-        let plain =
-            |other: &App| edited::texts(&other.outline).is_empty() && other.outline.run != self.outline.run;
+    pub(super) fn compares_plain(&self) -> bool {
+        let plain = |other: &App| {
+            edited::texts(&other.outline).is_empty()
+                && other.outline.run != self.outline.run
+                && other.outline.fork.is_none()
+                && other.outline.card.precision == self.outline.card.precision
+                && ids(&other.outline) == ids(&self.outline)
+        };
         !edited::texts(&self.outline).is_empty() && self.other.as_ref().is_some_and(|other| plain(other))
     }
 }
 
 impl Runs {
-    /// The setting of a run, if it is known.
-    pub(super) fn setting_of(&self, run: Run) -> Option<&RunSetting> {
-        self.known().find(|(known, _)| *known == run).map(|(_, setting)| setting)
-    }
-
     /// The precision of the first run.
     fn first_precision(&self) -> &'static str {
         self.outlines().first().map_or("f32", |outline| outline.card.precision.name())

@@ -118,7 +118,7 @@ pub fn require_terminal() -> Result<()> {
         if !is_terminal {
             return Err(Error::terminal(format!("the standard {name} is not a terminal"))
                 .expected("a terminal to draw in and to read keys from")
-                .next("give --prompt without --step to print only the text, or use `llama-trace log` to print the steps, or `llama-trace export` to write them to files"));
+                .next("give --prompt without --step and without a place to print only the text, or use `llama-trace log` to print the steps, or `llama-trace export` to write them to files"));
         }
     }
     if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {

@@ -97,6 +97,10 @@ fn a_place_that_does_not_exist_and_a_text_that_is_no_edit_are_refused() {
     fs::write(&file, "# a comment\n\nL0/xq = 0\nL0/xq = \n").unwrap();
     let file = file.to_str().unwrap();
     refused(&["--edits", file], 2, &["line 4", "nothing after"]);
+    // Nothing is switched off then, and there is no --edit to look for.
+    let told = stderr(&run(&["--without", "L9/h0"]));
+    assert!(told.contains("switching off L9/h0"), "{told}");
+    assert!(!told.contains("switched off by --without") && !told.contains("--edit"), "{told}");
 }
 
 #[test]

@@ -113,6 +113,8 @@ fn the_text_is_that_of_the_cpu_and_tokens_need_no_copies() {
     let log = folder.path().join("log");
     let to_log = [("LLT_DRIVER_LOG", log.to_str().unwrap())];
     let sampled = ["--temperature", "0.9", "--top-p", "0.9", "--seed", "7"];
+    // The first run with a new cache copies the values of the self-test. Later runs find its result in the cache.
+    on_device(&[&PROMPT[..], &["-n", "1"]].concat(), &[]);
     for more in [&[][..], &sampled] {
         let words = [&PROMPT, &["-n", "20"], more].concat();
         let expected = text(&on_cpu(&words).stdout);
@@ -363,6 +365,25 @@ fn a_driver_that_is_too_old_is_reported_with_cuda_and_with_auto() {
     let output = run(&[&words[..], &["--device", "auto"]].concat(), &old);
     let said = text(&output.stderr);
     assert!(said.contains("Computing on the processor: the GPU cannot be used"), "{said}");
+    assert_eq!(text(&output.stdout), text(&on_cpu(&words).stdout));
+}
+
+/// A family that only the CPU computes is not tried on the GPU. With `--device auto`, the message does not blame the
+/// kernels.
+#[test]
+fn a_model_of_another_family_is_run_by_the_cpu_or_refused() {
+    if driver().is_none() {
+        return;
+    }
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/families/gemma2");
+    let words = ["--model", model.to_str().unwrap(), "--ids", "1 2 3", "-n", "2"];
+    let output = run(&[&words[..], &["--device", "cuda"]].concat(), &[]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot run this model") && said.contains("only the CPU computes it"), "{said}");
+    let output = run(&[&words[..], &["--device", "auto"]].concat(), &[]);
+    let said = text(&output.stderr);
+    assert!(said.contains("cannot run this model (--device cuda says why)"), "{said}");
     assert_eq!(text(&output.stdout), text(&on_cpu(&words).stdout));
 }
 

@@ -14,7 +14,7 @@ const IDS: [u32; 9] = super::diff::IDS;
 
 /// Each mistake: its family, the stage that shows it first, and the first one among the outputs of transformers' modules.
 /// Then the other names that may explain these values as well.
-pub(super) const BUGS: [(&str, &str, &str, &str, &[&str]); 32] = [
+pub(super) const BUGS: [(&str, &str, &str, &str, &[&str]); 33] = [
     ("norm_weight_as_stored", "gemma2", "p0/L0/attn_norm", "p0/L0/attn_norm", &[]),
     ("norm_weight_as_stored", "gemma3", "p0/L0/attn_norm", "p0/L0/attn_norm", &[]),
     ("softcap_late", "gemma2", "p0/L0/masked_scores", "p0/L0/softmax", &[]),
@@ -42,6 +42,7 @@ pub(super) const BUGS: [(&str, &str, &str, &str, &[&str]); 32] = [
     ("window:wide", "smollm3", "p0/L1/masked_scores", "p0/L1/softmax", &[]),
     ("window:everywhere", "gemma2", "p0/L1/masked_scores", "p0/L1/softmax", &[]),
     ("rope_theta:global", "gemma3", "p0/L0/rope_cos", "p0/L0/softmax", &[]),
+    ("rope_frequency", "gemma3", "p0/L0/rope_cos", "p0/L0/softmax", &[]),
     ("qk_norm_place", "gemma3", "p0/L0/xq_rope", "p0/L0/softmax", &["norm_missing"]),
     ("qk_norm_place", "hunyuan", "p0/L0/xq_rope", "p0/L0/softmax", &[]),
     ("rope_layers", "smollm3", "p0/L1/keys", "p0/L1/softmax", &[]),

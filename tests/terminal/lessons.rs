@@ -88,6 +88,107 @@ fn a_presentation_shows_no_answer_that_was_looked_up_before() {
 }
 
 #[test]
+fn progress_that_cannot_be_stored_is_reported_after_the_lesson() {
+    let state = tempfile::tempdir().unwrap();
+    // The folder for the progress can be neither read nor created.
+    std::os::unix::fs::symlink(state.path().join("nowhere"), state.path().join("llama-trace")).unwrap();
+    let told = |set: &dyn Fn(&mut portable_pty::CommandBuilder)| {
+        let mut command = command(&["learn", "tour"]);
+        command.env_remove("HOME");
+        command.env_remove("XDG_STATE_HOME");
+        set(&mut command);
+        let mut viewer = Terminal::start((200, 40), command);
+        viewer.shows(&["scene 1 of ", "→ ? is next"]);
+        viewer.send("x");
+        viewer.shows(&["The answer"]);
+        viewer.send("q");
+        let end = viewer.end();
+        assert_eq!(end.code, 0, "{}", end.screen);
+        end.screen
+    };
+    let unwritable = told(&|command| command.env("XDG_STATE_HOME", state.path()));
+    assert_eq!(unwritable.matches("warning: the progress was not stored").count(), 1, "{unwritable}");
+    let homeless = told(&|_| {});
+    assert!(homeless.contains("warning: the progress is neither read nor stored"), "{homeless}");
+}
+
+/// The message after `W` on the screen that `keys` lead to, and the text of the lesson.
+fn appended(args: &[&str], keys: &[(&str, &str)], told: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scenes.md");
+    let args = [args, &["--step", "--lesson", path.to_str().unwrap()]].concat();
+    let mut viewer = Terminal::start((200, 40), command(&args));
+    viewer.shows(&["pass 0 (prefill)"]);
+    for (keys, shown) in keys {
+        viewer.send(keys);
+        viewer.shows(&[shown]);
+    }
+    viewer.send("W");
+    viewer.shows(&[told]);
+    viewer.send("q");
+    assert_eq!(viewer.end().code, 0);
+    fs::read_to_string(&path).unwrap_or_default()
+}
+
+#[test]
+fn a_screen_that_no_scene_can_show_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let array = folder.path().join("v.npy");
+    ndarray_npy::write_npy(&array, &ndarray::Array1::<f32>::zeros(1)).unwrap();
+    let edit = format!("L0/attn_heads[h=0,c=0] = {}", array.display());
+    let refused = [
+        (
+            &["--prompt", "Once upon a time"][..],
+            &[("t", "pass 1 (decode)"), ("/p0/probs\r", "p0/probs["), ("\u{1b}[Bb", "r1 branches from r0")][..],
+            "r1 is a branch",
+        ),
+        (
+            &["--prompt", "Once upon", "--prompt", "A dog"],
+            &[(")", "sequence 1 of 0-1")],
+            "this is sequence 1",
+        ),
+        (&["--prompt", "Once upon", "--stream", "3", "--temperature", "1"], &[], "from stream 3"),
+        (&["--prompt", "Once upon", "--cache-dtype", "f16"], &[], "the KV cache of this run is f16"),
+        (&["--prompt", "Once upon", "--edit", &edit], &[], "reads a file, and a lesson reads none"),
+        (
+            &["--prompt", "Once upon"],
+            &[("/prompt A fox\r", "r1 runs another prompt"), ("c", "r0:")],
+            "a scene compares only with places of its run",
+        ),
+    ];
+    for (args, keys, told) in refused {
+        let text = appended(args, keys, told);
+        assert_eq!(text, "", "{told}");
+    }
+}
+
+#[test]
+fn a_scene_has_the_precision_and_the_text_of_its_run() {
+    let written = [
+        (
+            &["--prompt", "Once upon", "--precision", "bf16"][..],
+            &[][..],
+            "prompt: Once upon\npasses: 1\nprecision: bf16\n-->",
+        ),
+        (
+            &["--prompt", "Once upon"],
+            &[("/prompt A fox\r", "r1 runs another prompt")],
+            "prompt: A fox\npasses: 1\n-->",
+        ),
+        (
+            &["--prompt", "Once upon", "--prompt", "A fox"],
+            &[(")", "sequence 1 of 0-1"), ("/without L0/h1\r", "r1 runs this prompt without L0/h1")],
+            "prompt: A fox\npasses: 1\nedit: L0/h1 off\n-->",
+        ),
+        (&["--prompt", ""], &[], "ids: 1019\npasses: 1\n-->"),
+    ];
+    for (args, keys, lines) in written {
+        let text = appended(args, keys, "scene 1 was appended");
+        assert!(text.contains(lines), "{text}");
+    }
+}
+
+#[test]
 fn a_key_appends_scenes_to_the_file_of_a_lesson() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("heads.md");

@@ -162,7 +162,7 @@ fn the_list_switches_edits_on_and_off_and_finds_runs_again() {
     let screen = program.stage.screen();
     assert!(!screen.contains("[x]  "), "{screen}");
     program.keys("\u{1b}B");
-    program.stage.shows("r1     with L1/softmax[h=0] *…");
+    program.stage.shows("r1     with L1/softmax[h=0] *= 2");
     program.stage.shows("r3     without L0/h1");
 }
 

@@ -477,15 +477,62 @@ fn all_columns_of_the_neurons_fit_beside_the_words() {
 }
 
 #[test]
+fn a_narrow_screen_shows_the_words_under_the_tensor() {
+    for (size, presents) in [((66, 24), false), ((66, 24), true), ((60, 16), false), ((71, 30), true)] {
+        let mut program = program(size);
+        let lesson = Lesson::parse("lesson", TEXT).unwrap();
+        let open = OpenLesson { lesson, presents, ..OpenLesson::default() };
+        effects::open_lesson(&mut program.stage.app, &mut program.runs, open);
+        program.keys("r");
+        program.stage.shows(if size.1 < 20 { "A lesson of the tests" } else { "Words of the first scene." });
+        program.stage.shows("tensor · ");
+        // The words on the whole screen, and back.
+        program.keys("i");
+        program.stage.shows("Which key has the largest weight?");
+        lacks(&program, "tensor · ");
+        program.keys("i");
+        program.stage.shows("tensor · ");
+        // No scene is left before its words and its question have been shown.
+        for _ in 0..8 {
+            if program.stage.screen().contains("The explanation of the key.") {
+                break;
+            }
+            lacks(&program, "scene 2 of 4");
+            program.keys(" ");
+        }
+        program.stage.shows("The explanation of the key.");
+    }
+}
+
+#[test]
+fn the_tokens_of_a_hidden_value_are_shown_whole() {
+    for size in [(80, 24), (100, 30), (120, 40)] {
+        let mut program = program(size);
+        program.keys("C\r");
+        let screen = program.stage.screen();
+        let line = screen.lines().find(|line| line.contains(" query ")).unwrap();
+        let foot = line.split('│').next().unwrap();
+        assert!(foot.contains(" → key ") && !foot.contains('…'), "{screen}");
+    }
+}
+
+#[test]
 fn the_panels_of_a_lesson_fit_side_by_side() {
-    for (size, name) in [((80, 24), "80x24"), ((120, 40), "120x40"), ((200, 60), "200x60")] {
+    let sizes = [((66, 24), "66x24"), ((80, 24), "80x24"), ((120, 40), "120x40"), ((200, 60), "200x60")];
+    for (size, name) in sizes {
         let mut program = program(size);
         program.keys("C\r");
         insta::assert_snapshot!(format!("lesson_question_{name}"), program.stage.screen());
-        program.keys("   ");
-        insta::assert_snapshot!(format!("lesson_numbers_{name}"), program.stage.screen());
-        program.keys("   ");
-        insta::assert_snapshot!(format!("lesson_choice_{name}"), program.stage.screen());
+        for (scene, shown) in [("scene 2 of 4", "numbers"), ("scene 3 of 4", "choice")] {
+            // Fewer lines of the words take more presses.
+            for _ in 0..8 {
+                if program.stage.screen().contains(scene) {
+                    break;
+                }
+                program.keys(" ");
+            }
+            insta::assert_snapshot!(format!("lesson_{shown}_{name}"), program.stage.screen());
+        }
     }
 }
 

@@ -157,7 +157,7 @@ fn an_address_leads_to_a_sequence_and_errors_list_the_sequences() {
     program.keys("/r1:\r");
     assert_eq!(program.here(), "r1:p0/L2/xq[t=4,h=0,c=3]");
     program.keys(")");
-    assert!(program.stage.message().starts_with("there is only one sequence"), "{}", program.stage.message());
+    assert!(program.stage.message().starts_with("r1 has only one sequence"), "{}", program.stage.message());
     program.keys("/r1:s2\r");
     assert_eq!(program.stage.message(), "there is no sequence 2: 0 is the only one");
     program.stage.key(KeyCode::Esc);
@@ -577,7 +577,7 @@ fn the_go_to_line_runs_another_prompt_and_keeps_the_previous_run() {
     assert_eq!(program.stage.message(), "the prompt is empty");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
     program.keys("/prompt A fox / and a crow\r");
-    assert!(program.stage.message().starts_with("r1 runs this prompt"), "{}", program.stage.message());
+    assert!(program.stage.message().starts_with("r1 runs another prompt;"), "{}", program.stage.message());
     assert_eq!(program.stage.app.place().path(), "r1:p0/L1/xq");
     program.keys("k");
     assert_eq!(program.here(), "r1:p0/L1/xq[t=4,h=1,c=0]");

@@ -52,6 +52,12 @@ pub(super) fn suitable(
     };
     let cuda = arranged(cuda, args, precision);
     let name = cuda.device_name();
+    if Model::check_family(&checkpoint.config, &cuda).is_err() {
+        tell(format_args!(
+            "Computing on the processor: {name} cannot run this model (--device cuda says why)."
+        ));
+        return None;
+    }
     if check_room(&cuda, checkpoint, room).is_err() {
         tell(format_args!(
             "Computing on the processor: the model does not fit on {name} (--device cuda says what would fit)."

@@ -52,12 +52,19 @@ enum State {
 }
 
 impl Progress {
-    /// Reads the file. If it cannot be read, prints a warning, and nothing is stored.
+    /// Reads the file. If it cannot be read, or if there is no folder for it, prints a warning, and nothing is stored.
     pub(super) fn open(off: bool) -> Self {
-        let Some(file) = folder(&|name| env::var_os(name).map(PathBuf::from)).filter(|_| !off) else {
+        if off {
+            return Self::default();
+        }
+        let Some(folder) = folder(&|name| env::var_os(name).map(PathBuf::from)) else {
+            let home = if cfg!(windows) { "LOCALAPPDATA" } else { "HOME" };
+            tell(format_args!(
+                "warning: the progress is neither read nor stored, because {home} names no folder; set {home} or XDG_STATE_HOME, or give --no-progress"
+            ));
             return Self::default();
         };
-        let file = file.join(FILE);
+        let file = folder.join(FILE);
         match read(&file) {
             Ok(lessons) => Self { file: Some(file), lessons },
             Err(error) => {

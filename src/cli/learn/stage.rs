@@ -1,6 +1,9 @@
 //! Runs the scenes of a lesson: in the tracer, or without a terminal.
 
-use super::super::step;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::super::{step, tell};
 use super::args::LearnArgs;
 use super::find::Source;
 use super::progress::Progress;
@@ -33,14 +36,26 @@ pub(super) fn open(args: &LearnArgs, source: &Source, lesson: Lesson) -> Result<
     let run = args.run(&lesson.scenes.get(scene).map(|scene| scene.run.clone()).unwrap_or_default());
     let (presents, resumes) = (args.present, args.from.is_none());
     let open = OpenLesson { answers: known.answers(), lesson, scene, presents, resumes };
-    step::learn(&run, &args.memory, &args.colours, open, Some(stores(progress, source.clone())))
+    let failed = Rc::default();
+    let stores = stores(progress, source.clone(), Rc::clone(&failed));
+    let shown = step::learn(&run, &args.memory, &args.colours, open, Some(stores));
+    // The screen of the lesson soon covers the message about it.
+    if let Some(error) = failed.take() {
+        tell(format_args!("warning: the progress was not stored: {error}"));
+    }
+    shown
 }
 
 /// Stores the progress of lessons: of the opened one under the name of its file, of others under their own names.
-fn stores(mut progress: Progress, source: Source) -> StoreProgress {
+/// `failed` receives the error.
+fn stores(mut progress: Progress, source: Source, failed: Rc<RefCell<Option<Error>>>) -> StoreProgress {
     StoreProgress(Box::new(move |reached| {
         let key = if reached.slug == source.slug { &source.key } else { &reached.slug };
-        progress.store(key, reached)
+        let stored = progress.store(key, reached);
+        if let Err(error) = &stored {
+            failed.replace(Some(error.clone()));
+        }
+        stored
     }))
 }
 

@@ -58,6 +58,11 @@ pub struct Changed {
 /// The changes of one edit, by part, first token and site.
 type BySite = BTreeMap<(usize, usize, Site), Changed>;
 
+/// The edit as an error names it. The option with which it was given is not known here.
+fn named(edit: &Edit) -> String {
+    edit.switched_off().map_or_else(|| format!("edit \"{edit}\""), |part| format!("switching off {part}"))
+}
+
 /// A list of edits.
 #[derive(Debug, Default)]
 pub struct Edits {
@@ -111,7 +116,7 @@ impl Edits {
                 {
                     continue;
                 }
-                part.place.check(card, passes).map_err(|error| error.at(format!("--edit \"{edit}\"")))?;
+                part.place.check(card, passes).map_err(|error| error.at(named(edit)))?;
             }
         }
         Ok(())
@@ -275,7 +280,7 @@ impl Edits {
                 }
                 let stage = Seen { sizes: card.0, site, dims, held };
                 let changed = self.change((number, at), part, &stage, card.1, kept, values);
-                let changed = changed.map_err(|error| error.at(format!("--edit \"{edit}\"")))?;
+                let changed = changed.map_err(|error| error.at(named(edit)))?;
                 if let Some(changed) = changed {
                     wrote = true;
                     if kept.collecting.is_none() {

@@ -191,6 +191,18 @@ impl Edit {
         edits.iter().flat_map(|edit| &edit.parts).any(|part| part.stops_derivation(stage))
     }
 
+    /// Whether the edit reads an array, a trace or prompts in a file.
+    pub fn reads_file(&self) -> bool {
+        let is_trace = |source: &Source| matches!(source.run, Origin::Trace(_));
+        self.parts.iter().any(|part| match &part.operand {
+            Operand::MeanOver(_) | Operand::Array(_) => true,
+            Operand::Cells { first, second, .. } => {
+                is_trace(first) || second.as_ref().is_some_and(|second| is_trace(&second.1))
+            }
+            Operand::Number(_) | Operand::Input | Operand::Mean => false,
+        })
+    }
+
     /// The part that is switched off, if the edit is a switch.
     pub fn switched_off(&self) -> Option<&str> {
         self.text.strip_suffix(" off").map(str::trim)

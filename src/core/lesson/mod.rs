@@ -71,15 +71,15 @@ pub enum PromptSetting {
 }
 
 impl PromptSetting {
-    /// Returns whether a scene can hold this prompt in one line. A text with a line break, an outer space, a control
-    /// character or a comment mark cannot be written there; its token ids can.
+    /// Returns whether a scene can hold this prompt in one line. An empty text, or one with a line break, an outer space,
+    /// a control character or a comment mark, cannot be written there; its token ids can.
     #[must_use]
     pub fn fits_a_line(&self) -> bool {
         match self {
             Self::Text(text) => {
                 let marks = ["<!--", "-->"].iter().any(|mark| text.contains(mark));
                 let plain = text.trim() == text && !text.contains('\n') && comments::clean(text) == *text;
-                plain && !marks && text.chars().count() <= scene_settings::LONGEST_PROMPT
+                plain && !marks && !text.is_empty() && text.chars().count() <= scene_settings::LONGEST_PROMPT
             }
             Self::Ids(ids) => (1..=scene_settings::LONGEST_PROMPT).contains(&ids.len()),
         }

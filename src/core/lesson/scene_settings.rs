@@ -3,7 +3,7 @@
 use super::comments::{Problem, setting, unknown};
 use super::expression::Place;
 use super::{Chosen, CompareSetting, PromptSetting, RunSetting, ScreenSetting};
-use crate::edit::{Edit, Operand, Origin, Source};
+use crate::edit::Edit;
 use crate::trace::{Address, Sampling, Step};
 
 /// Largest number of passes of a run.
@@ -215,15 +215,7 @@ fn edit(text: &str) -> Result<String, String> {
     if text.chars().count() > LONGEST_PROMPT {
         return Err(format!("an edit has at most {LONGEST_PROMPT} characters"));
     }
-    let reads_file = |source: &Source| matches!(source.run, Origin::Trace(_));
-    let outside = Edit::parse(text)?.parts.iter().any(|part| match &part.operand {
-        Operand::MeanOver(_) | Operand::Array(_) => true,
-        Operand::Cells { first, second, .. } => {
-            reads_file(first) || second.as_ref().is_some_and(|second| reads_file(&second.1))
-        }
-        Operand::Number(_) | Operand::Input | Operand::Mean => false,
-    });
-    match outside {
+    match Edit::parse(text)?.reads_file() {
         true => Err(format!("`{text}` reads a file; an edit of a lesson reads only runs of the model")),
         false => Ok(text.to_owned()),
     }

@@ -16,8 +16,7 @@ use super::sizes::{PassDims, Sizes};
 use crate::config::{Activation, ModelConfig, Placement, QkWidth};
 use table::TABLE;
 
-pub use aliases::Aliases;
-pub use exists::{Absence, Exists};
+pub use exists::Absence;
 pub use op::Op;
 pub use table::Stage;
 pub use unit::Unit;
@@ -91,6 +90,49 @@ enum When {
     Xielu,
 }
 
+/// The condition for a stage, and so the reason for its absence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exists {
+    /// In every pass of every model.
+    Always,
+    /// In passes that hide a key from some token in some layer.
+    Hiding,
+    /// In families that normalise queries and keys before RoPE.
+    QkNorm,
+    /// In families that normalise queries and keys after RoPE.
+    QkNormLast,
+    /// In layers with RoPE.
+    Rope,
+    /// In families whose layers all have the same RoPE: before the layers.
+    SharedRope,
+    /// In families whose layers with a window have a RoPE of their own: in the layers with RoPE.
+    LayerRope,
+    /// In families with a norm before attention.
+    NormBefore,
+    /// In families with a norm before the feed-forward network, apart from that before attention.
+    FfnNormBefore,
+    /// In families with norms after attention and after the feed-forward network.
+    NormAfter,
+    /// In families whose scores have a soft cap.
+    ScoreCap,
+    /// In families whose logits have a soft cap.
+    LogitCap,
+    /// In families whose feed-forward network has a gate.
+    Gate,
+    /// In families whose feed-forward network has a gate with SiLU.
+    Silu,
+    /// In families whose feed-forward network has another activation, or no gate.
+    Activation,
+    /// In runs with int8 products.
+    Int8,
+    /// In passes whose draw has a repetition penalty.
+    Penalty,
+    /// In passes whose draw has min-p.
+    MinP,
+    /// In passes whose draw has typical-p.
+    TypicalP,
+}
+
 /// A weight that a stage reads.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightUse {
@@ -99,6 +141,19 @@ pub struct WeightUse {
     /// Its axes, outermost first: outputs × inputs.
     pub axes: &'static [Axis],
     when: When,
+}
+
+/// A stage's names in other code, for looking things up; empty if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aliases {
+    /// Hugging Face module, under `model.layers.L.` for stages of a layer.
+    pub hugging_face: &'static str,
+    /// TransformerLens hook, under `blocks.L.` for stages of a layer.
+    pub transformer_lens: &'static str,
+    /// llama.cpp's tensor name.
+    pub llama_cpp: &'static str,
+    /// Variable of the Go walkthrough llama-nuts-and-bolts, in chapter 15 of its docs.
+    pub go: &'static str,
 }
 
 /// One row of the table.

@@ -47,7 +47,8 @@ pub(crate) const TILES: [Tile; 2] = [
     Tile { name: "matmul_q8_64", outputs: 64, rows: [64, 64], ..OF_32 },
 ];
 
-/// A tile that no GPU has run yet (`Untried::wide`). It is used only if the user asks for it.
+/// A tile that no GPU has run yet (`Untried::wide`). It is used only if the user asks for it, and only for groups of
+/// [`UNIT`] values.
 pub(crate) const WIDE: Tile = Tile {
     file: "matmul_q8_wide",
     name: "matmul_q8_wide",
@@ -121,7 +122,7 @@ fn of_weights(dtype: Dtype) -> usize {
 pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize) -> Result<()> {
     let room = cuda.queue.device().about().shared;
     let fits = |tile: &&Tile| tile.shared(product.matrix.dtype()) <= room;
-    let wide = cuda.untried.wide.then_some(&WIDE);
+    let wide = (cuda.untried.wide && group == UNIT).then_some(&WIDE);
     multiply_in(cuda, x, product, group, *wide.into_iter().chain(&TILES).find(fits).unwrap_or(&TILES[1]))
 }
 

@@ -234,3 +234,15 @@ fn many_rows_in_larger_groups_have_the_bits_of_ops() {
         }
     }
 }
+
+/// Wide tiles are only for groups of 32 values. Products of larger groups use the default tiles.
+#[test]
+fn many_rows_in_larger_groups_are_multiplied_in_default_tiles() {
+    let Some((cuda, list)) = Cuda::with_large_blocks(ROOM, None) else { return };
+    let wide =
+        cuda.with_precision(Precision::Q8 { group: 64 }).trying(Untried { coalesced: false, wide: true });
+    let w = int8(&noise(9 * 128, 15), vec![9, 128], 64);
+    product(&wide, &w, &[(0, 17)], false);
+    let tiles: Vec<_> = list.names().into_iter().filter(|name| name.starts_with("matmul_q8")).collect();
+    assert_eq!(tiles, ["matmul_q8_128 WEIGHT=I8"]);
+}

@@ -200,10 +200,11 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
 /// The sums of eight remainders wait in the memory of the outputs, which may end inside a tile.
 #[test]
 fn wide_tiles_have_the_bits_of_ops() {
-    for dtype in [Dtype::I8, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K] {
+    for dtype in [Dtype::I8, Dtype::Q8_0, Dtype::Q4K, Dtype::Q6K, Dtype::Q2K] {
         let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
         let cuda = cuda.trying(Untried { coalesced: false, wide: true });
-        for (outputs, inputs, rows) in [(130, 512, 129), (67, 768, 17)] {
+        // The groups of a remainder fill no stage, or (2,048 inputs) whole stages.
+        for (outputs, inputs, rows) in [(130, 512, 129), (67, 768, 17), (11, 2048, 17)] {
             let (w, x) = (tensor(dtype, outputs, inputs, 75), noise(rows * inputs, 76));
             let expected = multiplied(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
             let wrong = wrong_in(&cuda, (&w, &x), product::WIDE, &expected);

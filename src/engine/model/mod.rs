@@ -64,16 +64,7 @@ impl Model {
     /// The errors of [`Model::load`].
     pub fn load_on(checkpoint: &Checkpoint, backend: Box<dyn Backend>) -> Result<Self> {
         let config = checkpoint.config.clone();
-        if let (None, Some(switch)) = (backend.families(), config.first_switch(backend.precision())) {
-            let next = match config.first_switch(Precision::F32) {
-                Some(_) => "run it with --device cpu",
-                None => "run it with --precision f32, or with --device cpu",
-            };
-            return Err(Error::usage(format!("the device {} cannot run this model", backend.name()))
-                .expected("a model that computes as Llama does")
-                .found(format!("{switch}: only the CPU computes it"))
-                .next(next));
-        }
+        Self::check_family(&config, &*backend)?;
         let weights = Weights::load(checkpoint, &*backend)?;
         // After a request to stop, weights that were being assembled may be incomplete.
         backend.stop().check()?;
@@ -90,6 +81,24 @@ impl Model {
         let (weights, ropes) = (Arc::new(weights), Arc::new(ropes));
         let (backend, edits) = (Arc::from(backend), Arc::default());
         Ok(Self { config, weights, backend, ropes, edits, name, ignored })
+    }
+
+    /// Checks that the backend computes all that this model's family does, before any weight is read.
+    ///
+    /// # Errors
+    /// [`llama_trace_core::error::Error::Usage`] with what differs from Llama.
+    pub fn check_family(config: &ModelConfig, backend: &dyn Backend) -> Result<()> {
+        let (None, Some(switch)) = (backend.families(), config.first_switch(backend.precision())) else {
+            return Ok(());
+        };
+        let next = match config.first_switch(Precision::F32) {
+            Some(_) => "run it with --device cpu",
+            None => "run it with --precision f32, or with --device cpu",
+        };
+        Err(Error::usage(format!("the device {} cannot run this model", backend.name()))
+            .expected("a model that computes as Llama does")
+            .found(format!("{switch}: only the CPU computes it"))
+            .next(next))
     }
 
     /// The same model with other edits. It shares the weights.

@@ -12,7 +12,7 @@ use super::report::{Diagnosis, Line};
 use super::traced::{About, Pass};
 use super::{Judge, Judged, Table, sixteen, tolerance};
 use crate::check::{Nothing, Sample, TOGETHER};
-use llama_trace_core::config::{CacheDtype, Precision};
+use llama_trace_core::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::Rules;
 use llama_trace_core::trace::stage::{Rounded, Section};
@@ -265,7 +265,7 @@ impl<'m> Injection<'m> {
             let unseen = |source: &Site| source.pass == site.pass && !self.shown.contains(source);
             open.extend(sources.filter(unseen).filter(|source| between.insert(*source)));
         }
-        self.rounded_stages(&between).max(1)
+        rounded_stages(&self.card.config, &between).max(1)
     }
 
     /// Two counts of stages of the pass. The first counts the stages that are computed from B's own stages to get
@@ -284,13 +284,7 @@ impl<'m> Injection<'m> {
                 open.extend(self.rules.sources(of));
             }
         }
-        [own, before].map(|sites| self.rounded_stages(&sites))
-    }
-
-    /// The number of these stages that the model rounds in bfloat16.
-    fn rounded_stages(&self, sites: &HashSet<Site>) -> usize {
-        let config = &self.card.config;
-        sites.iter().filter(|site| config.rounded(site.stage) != Rounded::Never).count()
+        [own, before].map(|sites| rounded_stages(&self.card.config, &sites))
     }
 
     /// The tolerance of a stage of B. `may` returns the stage's own tolerance for a precision. In float32 with float32
@@ -484,5 +478,26 @@ impl Judge for Injection<'_> {
 
     fn measures(&self) -> bool {
         true
+    }
+}
+
+/// The number of these stages that the model rounds in bfloat16.
+fn rounded_stages(config: &ModelConfig, sites: &HashSet<Site>) -> usize {
+    sites.iter().filter(|site| config.rounded(site.stage) != Rounded::Never).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use llama_trace_core::config::RopeRounding;
+
+    #[test]
+    fn tables_that_the_family_does_not_round_are_not_counted() {
+        let sites = [Stage::Tokens, Stage::RopeCos, Stage::RopeSin, Stage::Embedding];
+        let sites: HashSet<Site> = sites.into_iter().map(|stage| Site::once(0, stage)).collect();
+        for (rope_rounding, count) in [(RopeRounding::Products, 3), (RopeRounding::SumOfFloat32, 1)] {
+            let config = ModelConfig { rope_rounding, ..ModelConfig::of_heads(2, 1, 4) };
+            assert_eq!(rounded_stages(&config, &sites), count, "{rope_rounding:?}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::edits::{self, Files, Reading};
 use super::prompt::{self, Prompt};
 use crate::replay::{Live, Sequences, Start};
-use llama_trace_core::edit::{Edit, Edits, Operand, Origin};
+use llama_trace_core::edit::{Edit, Edits};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::lesson::{PromptSetting, RunSetting};
 use llama_trace_core::trace::{Edited, PassDims, Run, Sampling};
@@ -113,7 +113,7 @@ impl Starter {
         };
         let (sampler, sequences) = (Sampler::new(sampling)?, self.in_precision(precision.as_deref())?);
         let edits = edits::parsed(edits)?;
-        if let Some(edit) = edits.iter().find(|edit| reads_files(edit)) {
+        if let Some(edit) = edits.iter().find(|edit| edit.reads_file()) {
             return Err(Error::usage("an edit of a lesson reads a file")
                 .at(format!("edit \"{}\"", edit.text))
                 .expected("a number, mean, or cells of this run or of another prompt")
@@ -187,16 +187,4 @@ impl Starter {
         };
         edits::with(&model.with_edits(Edits::default()), list, &reading)
     }
-}
-
-/// Whether an edit reads a file or a trace.
-fn reads_files(edit: &Edit) -> bool {
-    edit.parts.iter().any(|part| match &part.operand {
-        Operand::MeanOver(_) | Operand::Array(_) => true,
-        Operand::Cells { first, second, .. } => {
-            let sources = std::iter::once(first).chain(second.iter().map(|second| &second.1));
-            sources.into_iter().any(|source| matches!(source.run, Origin::Trace(_)))
-        }
-        Operand::Number(_) | Operand::Input | Operand::Mean => false,
-    })
 }

@@ -23,7 +23,7 @@ pub struct BranchesPopup<'a> {
     pub list: &'a BranchList,
 }
 
-/// Columns of a run's name, and of its branching point.
+/// Columns of a run's name, and fewest columns of its branching point or its edits.
 const NAME: u16 = 8;
 const PARTS: u16 = 24;
 /// Columns of the text before the branching point.
@@ -53,9 +53,16 @@ fn parts(row: &BranchRow) -> String {
     match row.parent {
         Some((of, pass)) if row.same_token => format!("same as {of} after p{pass}"),
         Some((of, pass)) => format!("forks from {of} after p{pass}"),
-        None if row.run == Run::ITSELF => "the original run".to_owned(),
-        None if !row.edits.is_empty() => printable(&row.edits).to_string(),
-        None => "another prompt".to_owned(),
+        None => {
+            let prompt = match row.other_prompt {
+                _ if row.run == Run::ITSELF => "the original run",
+                true => "another prompt",
+                false if row.edits.is_empty() => "the same prompt",
+                false => "",
+            };
+            let parts = [prompt, &*printable(&row.edits)];
+            parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
@@ -67,6 +74,8 @@ impl Widget for BranchesPopup<'_> {
         let place = Rect { x: area.x + area.width.min(2), y: area.y + area.height.min(2), width, height }
             .intersection(area);
         let inner = popup(buf, place, " branches ", theme);
+        let longest = list.rows.iter().map(|row| text::width(&parts(row)) as u16 + 1).max().unwrap_or(0);
+        let column = longest.min(inner.width / 2).max(PARTS);
         let listed = usize::from(inner.height.saturating_sub(1));
         let first = (list.chosen + 1).saturating_sub(listed.max(1));
         for (y, (at, row)) in (0..).zip(list.rows.iter().enumerate().skip(first).take(listed)) {
@@ -74,7 +83,7 @@ impl Widget for BranchesPopup<'_> {
             let style = if chosen { theme.current() } else { Style::new() };
             let mark = if row.shown { "▸" } else { " " };
             put(buf, inner, 0, y, &format!("{mark}{}", name(row)), style);
-            put(buf, inner, NAME, y, &text::cut(&parts(row), usize::from(PARTS) - 1), theme.dim());
+            put(buf, inner, NAME, y, &text::cut(&parts(row), usize::from(column) - 1), theme.dim());
             let before = end(&row.before, BEFORE);
             let after: String = row.after.iter().map(|token| text::visible(token)).collect();
             let pieces = [
@@ -82,7 +91,7 @@ impl Widget for BranchesPopup<'_> {
                 Piece::whole(if row.branched { "║" } else { "→" }, theme.key()),
                 Piece::words(after, theme.token()),
             ];
-            put_fit(buf, inner, NAME + PARTS, y, &pieces);
+            put_fit(buf, inner, NAME + column, y, &pieces);
         }
         let (parted, whole) =
             (list.rows.iter().any(|one| one.branched), list.rows.iter().any(|one| !one.branched));

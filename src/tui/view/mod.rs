@@ -88,6 +88,9 @@ const NARROW: u16 = 36;
 /// Minimum and maximum columns of the words of a lesson.
 const WORDS: (u16, u16) = (34, 76);
 
+/// Minimum lines of the words of a lesson under two compared tensors.
+const FEWEST: u16 = 4;
+
 /// Minimum columns of a derivation beside the tensor.
 const DERIVATION: u16 = 48;
 
@@ -123,7 +126,7 @@ pub struct Panels {
     pub verdict: Option<Rect>,
     /// The derivation, beside the tensor or under it.
     pub derivation: Option<Rect>,
-    /// The notes.
+    /// The notes, or the words of a lesson. On a narrow screen, these are under the tensor.
     pub notes: Option<Rect>,
     /// The last line.
     pub footer: Option<Rect>,
@@ -214,6 +217,11 @@ impl Panels {
             Focus::Outline if outline_width == 0 => panels.outline = middle,
             _ => panels.middle = middle,
         }
+        // On a narrow screen, the words of a lesson are under the tensor.
+        let hides_words = lesson.is_none() || open || app.panels.zoomed || app.panels.notes_folded;
+        if let Some(middle) = panels.middle.filter(|_| width < 72 && !hides_words) {
+            (panels.middle, panels.notes) = above_words(middle, compares);
+        }
         if let Some(middle) = panels.middle.filter(|_| compares) {
             let judged =
                 app.comparison.verdict.is_some() && middle.height >= TALL && !open && !app.panels.zoomed;
@@ -252,6 +260,14 @@ fn split_in_two(middle: Rect, subtracts: bool) -> (Option<Rect>, Option<Rect>) {
     let (upper, lower) = if subtracts { (height + more, height) } else { (height, height + more) };
     let y = middle.y + upper + 1;
     (Some(Rect { height: upper, ..middle }), Some(Rect { y, height: lower, ..middle }))
+}
+
+/// Places of the tensor and, below a rule, the words of a lesson. Two compared tensors keep the lines that they need.
+fn above_words(middle: Rect, compares: bool) -> (Option<Rect>, Option<Rect>) {
+    let both = 2 * (UPPER + 1);
+    let tensor = if compares && middle.height > both + FEWEST { both } else { middle.height / 2 };
+    let y = middle.y + tensor + 1;
+    (Some(Rect { height: tensor, ..middle }), Some(Rect { y, height: middle.bottom() - y, ..middle }))
 }
 
 /// Places of the tensor and, below a rule, the derivation. If there is no room for both, only the one with the focus

@@ -55,17 +55,25 @@ pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
         }
         None => return,
     };
+    let width = |pieces: &[Piece]| -> usize {
+        fit(pieces, usize::MAX).iter().map(|(content, _)| text::width(content)).sum()
+    };
     let line: Vec<Piece> = std::iter::once(address).chain(value).collect();
-    let needed: usize = fit(&line, usize::MAX).iter().map(|(content, _)| text::width(content)).sum();
+    // A value must keep its digits. The words in place of a hidden one may be shorter.
+    let (value, needed) = match hides_value(app) {
+        true => (HIDDEN[2].len(), width(&line[..1]) + HIDDEN[2].len()),
+        false => (width(&line[1..]), width(&line)),
+    };
     // A value that does not fit beside a long address goes below it.
     let x = if needed <= usize::from(foot.width) {
         put_fit(buf, foot, 0, 2, &line);
         0
     } else {
         put_fit(buf, foot, 0, 2, &line[..1]);
-        put_fit(buf, foot, 0, 3, &line[1..]) + 2
+        let below = Rect { width: foot.width.min(value as u16), ..foot };
+        put_fit(buf, below, 0, 3, &line[1..]) + 2
     };
-    let mut pieces = vec![Piece::words(about(app, true), app.theme.token())];
+    let mut pieces = vec![Piece::forms([about(app, true), about(app, false)], app.theme.token())];
     pieces.extend(row(app));
     put_fit(buf, foot, x, 3, &pieces);
 }
@@ -91,10 +99,17 @@ fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
                 Piece::whole(edited, app.theme.key()),
             ]
         }
-        None if app.hides_here() => vec![Piece::forms(HIDDEN.map(str::to_owned), app.theme.dim())],
+        None if app.hides_here() => {
+            vec![Piece::forms(HIDDEN.map(str::to_owned), app.theme.dim()).rank(1)]
+        }
         None => vec![Piece::whole(": not computed", Style::new())],
     };
     Some(Ok((address, value)))
+}
+
+/// Returns whether the value under the cursor is hidden.
+fn hides_value(app: &App) -> bool {
+    app.hides_here() && app.tensor().is_some_and(|tensor| tensor.get(&app.index()).is_none())
 }
 
 /// The tokens of the value under the cursor, with their roles (query, key, …) or without.

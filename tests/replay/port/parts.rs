@@ -105,7 +105,8 @@ impl Port {
     pub(super) fn frequencies(&self, rope: &Rope) -> Vec<f32> {
         let theta = if self.has("rope_theta") { 1e6 } else { rope.theta };
         let c = self.config.head_dim;
-        let plain = (0..c / 2).map(|i| theta.powf(-((2 * i) as f32) / c as f32));
+        let step = if self.has("rope_frequency") { 1 } else { 2 };
+        let plain = (0..c / 2).map(|i| theta.powf(-((step * i) as f32) / c as f32));
         let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } =
             rope.scaling
         else {

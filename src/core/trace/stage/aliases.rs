@@ -1,20 +1,7 @@
 //! The names of the stages in other code.
 
-use super::Stage;
+use super::{Aliases, Stage};
 use crate::config::{Activation, ModelConfig, Placement};
-
-/// A stage's names in other code, for looking things up; empty if there is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Aliases {
-    /// Hugging Face module, under `model.layers.L.` for stages of a layer.
-    pub hugging_face: &'static str,
-    /// TransformerLens hook, under `blocks.L.` for stages of a layer.
-    pub transformer_lens: &'static str,
-    /// llama.cpp's tensor name.
-    pub llama_cpp: &'static str,
-    /// Variable of the Go walkthrough llama-nuts-and-bolts, in chapter 15 of its docs.
-    pub go: &'static str,
-}
 
 impl Stage {
     /// Its names in other code, for a model with this configuration. The names of the table are those for Llama.

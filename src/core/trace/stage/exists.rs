@@ -2,51 +2,8 @@
 
 use super::super::card::ModelCard;
 use super::super::sizes::{PassDims, Sizes};
-use super::Stage;
+use super::{Exists, Stage};
 use crate::config::Activation;
-
-/// The condition for a stage, and so the reason for its absence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exists {
-    /// In every pass of every model.
-    Always,
-    /// In passes that hide a key from some token in some layer.
-    Hiding,
-    /// In families that normalise queries and keys before RoPE.
-    QkNorm,
-    /// In families that normalise queries and keys after RoPE.
-    QkNormLast,
-    /// In layers with RoPE.
-    Rope,
-    /// In families whose layers all have the same RoPE: before the layers.
-    SharedRope,
-    /// In families whose layers with a window have a RoPE of their own: in the layers with RoPE.
-    LayerRope,
-    /// In families with a norm before attention.
-    NormBefore,
-    /// In families with a norm before the feed-forward network, apart from that before attention.
-    FfnNormBefore,
-    /// In families with norms after attention and after the feed-forward network.
-    NormAfter,
-    /// In families whose scores have a soft cap.
-    ScoreCap,
-    /// In families whose logits have a soft cap.
-    LogitCap,
-    /// In families whose feed-forward network has a gate.
-    Gate,
-    /// In families whose feed-forward network has a gate with SiLU.
-    Silu,
-    /// In families whose feed-forward network has another activation, or no gate.
-    Activation,
-    /// In runs with int8 products.
-    Int8,
-    /// In passes whose draw has a repetition penalty.
-    Penalty,
-    /// In passes whose draw has min-p.
-    MinP,
-    /// In passes whose draw has typical-p.
-    TypicalP,
-}
 
 /// The reason for the absence of a stage, in the parts of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]

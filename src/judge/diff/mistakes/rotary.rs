@@ -11,9 +11,15 @@ use llama_trace_core::trace::{Op, Stage};
 const TABLE: Of = Of::Op(Op::RopeTable);
 const ROPE: Of = Of::Op(Op::Rope);
 
+/// C, or the number of components that RoPE rotates, and θ of the layer.
+fn own_base(o: &Operands) -> (f64, f64) {
+    let rope = o.site.layer.and_then(|layer| o.config.rope_of(layer)).unwrap_or(0);
+    (o.config.turned() as f64, f64::from(o.config.rope(rope).theta))
+}
+
 /// cos or sin of position · frequency. `frequency` gets i, C and θ.
 fn table(o: &Operands, position: impl Fn(usize) -> f64, frequency: fn(f64, f64, f64) -> f64) -> Array {
-    let (c, theta) = (o.sizes.head_dim as f64, f64::from(o.config.rope_theta));
+    let (c, theta) = own_base(o);
     o.cells(|at| {
         let angle = position(at[0]) * frequency(at[1] as f64, c, theta);
         if o.site.stage.first_of_name() == Stage::RopeSin { angle.sin() } else { angle.cos() }
@@ -29,19 +35,23 @@ fn frequency(o: &Operands, frequency: fn(f64, f64, f64) -> f64) -> Option<Array>
     Some(table(o, |t| (o.dims.start + t) as f64, frequency))
 }
 
-/// Every pair rotated by `turn`, which gets a, b, cos and sin of the rows that `row` names.
+/// Every pair rotated by `turn`, which gets a, b, cos and sin of the rows that `row` names. Components that RoPE does not
+/// rotate stay as they are.
 fn turned(
     o: &Operands,
     row: impl Fn(usize, usize) -> usize,
     turn: fn(f64, f64, f64, f64) -> (f64, f64),
 ) -> Option<Array> {
     let (x, cos, sin) = (o.x()?, o.input(1)?, o.input(2)?);
-    let (c, half) = (o.sizes.head_dim, o.sizes.head_dim / 2);
+    let (c, half) = (o.config.turned(), o.config.turned() / 2);
     let rows = cos.shape()[0];
     let is_there = (0..x.shape()[0]).all(|t| (0..x.shape()[1]).all(|h| row(t, h) < rows));
     is_there.then(|| {
         o.cells(|at| {
             let [t, h, component] = [at[0], at[1], at[2]];
+            if component >= c {
+                return x[IxDyn(&[t, h, component])];
+            }
             let (pair, [a, b]) = places(o.config.pairing, component, c);
             let value = |i: usize| x[IxDyn(&[t, h, i])];
             let angle = |of: &Array| of[IxDyn(&[row(t, h), pair.min(half - 1)])];
@@ -90,9 +100,8 @@ pub(super) const ROWS: &[Row] = &[
     }),
     Row("rope_frequency", "e^(−2i/C)", TABLE, |o| frequency(o, |i, c, _| (-2.0 * i / c).exp())),
     Row("rope_frequency", "θ^(−2i/D) of the whole width", TABLE, |o| {
-        let by = o.sizes.head_dim as f64 / o.sizes.dim as f64;
-        let theta = f64::from(o.config.rope_theta).powf(by);
-        let c = o.sizes.head_dim as f64;
+        let (c, theta) = own_base(o);
+        let theta = theta.powf(c / o.sizes.dim as f64);
         Some(o.cells(|at| {
             let angle = (o.dims.start + at[0]) as f64 * plain(at[1] as f64, c, theta);
             if o.site.stage.first_of_name() == Stage::RopeSin { angle.sin() } else { angle.cos() }
@@ -105,9 +114,9 @@ pub(super) const ROWS: &[Row] = &[
         Some(table(o, |_| o.dims.start as f64, plain))
     }),
     Row("cos_sin_swapped", "", TABLE, |o| {
-        let c = o.sizes.head_dim as f64;
+        let (c, theta) = own_base(o);
         Some(o.cells(|at| {
-            let angle = (o.dims.start + at[0]) as f64 * plain(at[1] as f64, c, o.config.rope_theta.into());
+            let angle = (o.dims.start + at[0]) as f64 * plain(at[1] as f64, c, theta);
             if o.site.stage.first_of_name() == Stage::RopeSin { angle.cos() } else { angle.sin() }
         }))
     }),
