@@ -11,6 +11,7 @@ use super::{AttributeArgs, LogFormat, output};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::lens::{Attribution, AttributionAt, Share};
 use llama_trace_core::trace::{Site, Stage};
+use llama_trace_judge::diff::number;
 
 /// The number of parts that are listed one by one.
 const NAMED: usize = 16;
@@ -71,12 +72,13 @@ fn print_json(attribution: &Attribution) -> std::io::Result<()> {
     let parts: Vec<Value> = attribution
         .parts
         .iter()
-        .map(|share| json!({"name": share.part.to_string(), "value": share.value}))
+        .map(|share| json!({"name": share.part.to_string(), "value": number(share.value)}))
         .collect();
     let mut out = output::Lines::json();
     let Attribution { id, against, difference, .. } = attribution;
     let object = json!({
-        "token": id, "against": against, "difference": difference, "sum": attribution.sum(), "parts": parts,
+        "token": id, "against": against, "difference": number(*difference),
+        "sum": number(attribution.sum()), "parts": parts,
     });
     writeln!(out, "{object}")
 }

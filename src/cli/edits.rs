@@ -91,9 +91,14 @@ pub(super) fn lines(edits: &Edits) {
             None => tell(format_args!(
                 "warning: the edit `{edit}` found no cell in this run, so it changed nothing"
             )),
-            Some(Changed { cells, changed: 0, .. }) => tell(format_args!(
-                "warning: the edit `{edit}` changed nothing: its {cells} cells had these values already"
-            )),
+            Some(Changed { cells, changed: 0, .. }) => {
+                let had = if cells == 1 {
+                    "its cell had this value".into()
+                } else {
+                    format!("its {cells} cells had these values")
+                };
+                tell(format_args!("warning: the edit `{edit}` changed nothing: {had} already"));
+            }
             Some(Changed { cells, changed, first: (address, before, after) }) => {
                 let one = if changed == 1 { "cell" } else { "cells" };
                 let of = if changed == cells { String::new() } else { format!(" of {cells}") };
@@ -129,7 +134,7 @@ pub(super) fn report(
     let first = |logits: &[f32]| {
         let best = (0..logits.len()).reduce(|best, id| if logits[id] > logits[best] { id } else { best });
         let id = best.unwrap_or(0) as u32;
-        tokenizer.map_or_else(|| format!("#{id}"), |tokenizer| tokenizer.label(id))
+        tokenizer.map_or_else(|| format!("#{id}"), |tokenizer| format!("\"{}\"", tokenizer.label(id)))
     };
     let (was, is) = (first(&plain), first(&edited));
     let same = if was == is {

@@ -10,6 +10,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term, Together};
 use llama_trace_core::trace::select::{absent, ask_for_pass, past_the_last};
 use llama_trace_core::trace::{Address, Axis, ModelCard, Outline, Run, Site, Step, Subject};
+use llama_trace_judge::diff;
 
 /// Width of the longest bar, in columns.
 const BAR: f64 = 20.0;
@@ -286,16 +287,6 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// A number in JSON. JSON has no number for NaN and infinities.
-fn json_number(value: f64) -> Value {
-    match value {
-        value if value.is_nan() => json!("nan"),
-        f64::INFINITY => json!("inf"),
-        f64::NEG_INFINITY => json!("-inf"),
-        value => json!(value),
-    }
-}
-
 fn object(explanation: &Explanation, view: OfView) -> Value {
     let operand = |operand: &Operand| {
         let (key, name) = match &operand.from {
@@ -303,16 +294,16 @@ fn object(explanation: &Explanation, view: OfView) -> Value {
             From::Weight(address) => ("weight", address.to_string()),
             From::Constant(name) => ("constant", (*name).to_owned()),
         };
-        json!({key: name, "value": json_number(operand.value)})
+        json!({key: name, "value": diff::number(operand.value)})
     };
     let term = |term: &Term| {
         let operands: Vec<Value> = term.operands.iter().map(operand).collect();
-        json!({"operands": operands, "product": json_number(term.product)})
+        json!({"operands": operands, "product": diff::number(term.product)})
     };
     let Explanation { address, value, result, formula, notes, terms, others, rest, splits, .. } = explanation;
     let splits = splits.iter().map(|split| {
         let parts =
-            split.parts.iter().map(|(name, value)| json!({"name": name, "value": json_number(*value)}));
+            split.parts.iter().map(|(name, value)| json!({"name": name, "value": diff::number(*value)}));
         json!({"by": split.by, "parts": parts.collect::<Vec<_>>()})
     });
     let together = match rest.together {
@@ -323,15 +314,15 @@ fn object(explanation: &Explanation, view: OfView) -> Value {
     json!({
         "address": address.to_string(),
         "view": view,
-        "value": json_number(*value),
+        "value": diff::number(*value),
         "recorded": explanation.recorded,
-        "result": json_number(result.unwrap_or(*value)),
-        "difference": json_number(explanation.difference()),
+        "result": diff::number(result.unwrap_or(*value)),
+        "difference": diff::number(explanation.difference()),
         "formula": formula,
         "notes": notes,
         "terms": terms.iter().map(term).collect::<Vec<_>>(),
         "others": others.map(|(first, what)| json!({"from": first, "what": what})),
         "splits": splits.collect::<Vec<_>>(),
-        "rest": {"count": rest.count, together.0: json_number(together.1)},
+        "rest": {"count": rest.count, together.0: diff::number(together.1)},
     })
 }

@@ -11,6 +11,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::lens::{LensAt, Reading};
 use llama_trace_core::trace::select::numbers;
 use llama_trace_core::trace::{Site, Stage};
+use llama_trace_judge::diff::number;
 
 /// Runs the command.
 pub(super) fn run(args: &LensArgs) -> Result<()> {
@@ -92,11 +93,11 @@ fn print_json(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
                 .top
                 .iter()
                 .map(
-                    |one| json!({"id": one.id, "text": asked.text(one.id), "prob": one.prob, "rank": one.rank}),
+                    |one| json!({"id": one.id, "text": asked.text(one.id), "prob": number(one.prob.into()), "rank": one.rank}),
                 )
                 .collect();
             let answer = &reading.answer;
-            let answer = json!({"id": answer.id, "text": asked.text(answer.id), "prob": answer.prob, "rank": answer.rank});
+            let answer = json!({"id": answer.id, "text": asked.text(answer.id), "prob": number(answer.prob.into()), "rank": answer.rank});
             json!({"t": t, "layer": layer, "top": top, "answer": answer})
         })
     });

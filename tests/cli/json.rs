@@ -84,6 +84,23 @@ fn the_manual_lists_the_fields_that_lens_attribute_and_patch_print() {
 }
 
 #[test]
+fn a_number_that_is_not_finite_is_a_word() {
+    let edited = ["--prompt", "A fox", "--edit", "L1/ffn_down[t=0,d=0] *= 1e38"];
+    let commands: [&[&str]; 4] = [
+        &["lens"],
+        &["attribute"],
+        &["attribute", "--parts", "heads", "--by", "total"],
+        &["explain", "p0/L1/ffn_residual[t=0,d=0]"],
+    ];
+    for command in commands {
+        let text = ok(&llama_trace([command, &edited, &["--format", "json"]].concat()));
+        assert!(text.contains("\"nan\"") || text.contains("\"inf\""), "{command:?}: {text}");
+        // In the explanation, `null` stands for a view and other terms that it does not have.
+        assert!(command[0] == "explain" || !text.contains("null"), "{command:?}: {text}");
+    }
+}
+
+#[test]
 fn the_manual_lists_the_fields_that_bench_prints() {
     let bench = [
         "bench",

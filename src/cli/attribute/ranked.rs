@@ -11,6 +11,7 @@ use crate::cli::{AttributeArgs, EffectName, LogFormat, RankedPart, output};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Sizes, Stage, TokenLabel};
 use llama_trace_engine::patch::{Patcher, Place};
+use llama_trace_judge::diff::number;
 
 /// A head or a neuron.
 struct Ranked {
@@ -141,12 +142,12 @@ fn print_json(found: &Found) -> std::io::Result<()> {
     let parts: Vec<Value> = (found.parts.iter())
         .map(|part| {
             let name = name(&part.place);
-            json!({"name": name, "direct": part.direct, "total": part.total})
+            json!({"name": name, "direct": number(part.direct), "total": part.total.map(number)})
         })
         .collect();
     let [token, against] = found.compared.each_ref().map(|token| token.id);
     let object = json!({
-        "token": token, "against": against, "difference": found.difference,
+        "token": token, "against": against, "difference": number(found.difference),
         "parts": parts, "passes": found.passes,
     });
     writeln!(output::Lines::json(), "{object}")

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Effect, Report};
 use crate::cli::{PatchPart, output};
 use llama_trace_core::trace::TokenLabel;
+use llama_trace_judge::diff::number;
 
 /// Columns of a map that are printed side by side.
 const ACROSS: usize = 16;
@@ -138,14 +139,4 @@ fn cell(report: &Report, effect: &Effect) -> Value {
         object["direct"] = number(*direct);
     }
     object
-}
-
-/// A number; as a word if it is not finite.
-fn number(value: f64) -> Value {
-    match value {
-        value if value.is_nan() => json!("nan"),
-        f64::INFINITY => json!("inf"),
-        f64::NEG_INFINITY => json!("-inf"),
-        value => json!(value),
-    }
 }
