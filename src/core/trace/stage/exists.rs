@@ -26,7 +26,7 @@ impl Stage {
     /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have a window
     /// (Qwen's `max_window_layers`), the others hide fewer keys; their `masked_scores` show which keys they hide.
     ///
-    /// A stage that only some layers have exists. [`Site::present`](super::Site::present) answers for one layer.
+    /// A stage that only some layers have exists. [`Site::present`](crate::trace::Site::present) answers for one layer.
     pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
         self.present_in(sizes, dims, None)
     }
