@@ -118,7 +118,7 @@ fn appended(args: &[&str], keys: &[(&str, &str)], told: &str) -> String {
     let path = folder.path().join("scenes.md");
     let args = [args, &["--step", "--lesson", path.to_str().unwrap()]].concat();
     let mut viewer = Terminal::start((200, 40), command(&args));
-    viewer.shows(&["pass 0 (prefill)"]);
+    viewer.shows(&["pass "]);
     for (keys, shown) in keys {
         viewer.send(keys);
         viewer.shows(&[shown]);
@@ -154,6 +154,16 @@ fn a_screen_that_no_scene_can_show_is_refused() {
             &["--prompt", "Once upon"],
             &[("/prompt A fox\r", "r1 runs another prompt"), ("c", "r0:")],
             "a scene compares only with places of its run",
+        ),
+        (
+            &["--prompt", "The fox kite lake bed drum fox kite lake"],
+            &[("/patch The fox kite lake hat drum fox kite lake\r", "the clean run is r")],
+            "a scene cannot set the clean prompt of this map",
+        ),
+        (
+            &["--prompt", "Once upon a time", "-n", "66", "--pass", "64"],
+            &[("", "pass 64 (decode)")],
+            "the screen needs 65 passes, and a scene has at most 64",
         ),
     ];
     for (args, keys, told) in refused {
