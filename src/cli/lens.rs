@@ -8,7 +8,7 @@ use super::asked::Asked;
 use super::progress::Progress;
 use super::{LensArgs, LogFormat, NOT_A_NUMBER, output, tell};
 use llama_trace_core::error::Result;
-use llama_trace_core::trace::lens::{LensAt, Reading};
+use llama_trace_core::trace::lens::{Candidate, LensAt, Reading};
 use llama_trace_core::trace::select::numbers;
 use llama_trace_core::trace::{Site, Stage};
 use llama_trace_judge::diff::number;
@@ -87,18 +87,11 @@ fn print_text(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
 }
 
 fn print_json(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
+    let token = |one: &Candidate| json!({"id": one.id, "text": asked.text(one.id), "prob": number(one.prob.into()), "rank": one.rank});
     let rows = lenses.iter().flat_map(|(t, readings)| {
         readings.iter().enumerate().map(move |(layer, reading)| {
-            let top: Vec<Value> = reading
-                .top
-                .iter()
-                .map(
-                    |one| json!({"id": one.id, "text": asked.text(one.id), "prob": number(one.prob.into()), "rank": one.rank}),
-                )
-                .collect();
-            let answer = &reading.answer;
-            let answer = json!({"id": answer.id, "text": asked.text(answer.id), "prob": number(answer.prob.into()), "rank": answer.rank});
-            json!({"t": t, "layer": layer, "top": top, "answer": answer})
+            let top: Vec<Value> = reading.top.iter().map(token).collect();
+            json!({"t": t, "layer": layer, "top": top, "answer": token(&reading.answer)})
         })
     });
     output::array(rows)

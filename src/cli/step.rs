@@ -83,7 +83,8 @@ fn takes_keys(run: &RunArgs) -> bool {
     reads && stdout().is_terminal() && !stdin().is_terminal()
 }
 
-/// The sequences of a run, the place where the tracer opens, and the run's edits. The sequence that is shown first is already started.
+/// The sequences of a run, the place where the tracer opens, and the run's edits. The sequence that is shown first is
+/// already started.
 pub(super) fn begin(
     args: &RunArgs,
     open: &OpenArgs,

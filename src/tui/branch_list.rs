@@ -23,7 +23,7 @@ pub struct BranchRow {
     pub after: Vec<String>,
     /// The edits of this run in words; empty if it has none.
     pub edits: String,
-    /// Whether its prompt is none of the original run.
+    /// Whether no sequence of the original run has its prompt.
     pub other_prompt: bool,
     /// Whether this run is shown.
     pub shown: bool,

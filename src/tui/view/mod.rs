@@ -88,6 +88,9 @@ const NARROW: u16 = 36;
 /// Minimum and maximum columns of the words of a lesson.
 const WORDS: (u16, u16) = (34, 76);
 
+/// A screen with fewer columns has no panels beside the tensor.
+const BESIDE: u16 = 72;
+
 /// Minimum lines of the words of a lesson under two compared tensors.
 const FEWEST: u16 = 4;
 
@@ -153,8 +156,8 @@ impl Panels {
         let top = if presents { 2 } else { 3 };
         let panel = |x: u16, width: u16| Some(Rect::new(x, top, width, height - 1 - top));
         let (outline_width, notes_width) = match width {
-            0..72 => (0, 0),
-            72..100 => (24, 0),
+            0..BESIDE => (0, 0),
+            BESIDE..100 => (24, 0),
             100..140 => (27, 36),
             140..180 => (32, 46),
             _ => (34, 62),
@@ -165,7 +168,7 @@ impl Panels {
         let outline_width = if app.panels.outline_folded { 0 } else { outline_width };
         // In a lesson, the words are beside the tensor on every screen that is wide enough for the program's own panels.
         let notes_width = match lesson {
-            Some(_) if width < 72 || app.panels.zoomed => 0,
+            Some(_) if width < BESIDE || app.panels.zoomed => 0,
             Some(_) if presents => (width * 9 / 20).clamp(WORDS.0, WORDS.1),
             Some(_) => (width * 2 / 5).clamp(WORDS.0, WORDS.1),
             None => notes_width,
@@ -219,7 +222,7 @@ impl Panels {
         }
         // On a narrow screen, the words of a lesson are under the tensor.
         let hides_words = lesson.is_none() || open || app.panels.zoomed || app.panels.notes_folded;
-        if let Some(middle) = panels.middle.filter(|_| width < 72 && !hides_words) {
+        if let Some(middle) = panels.middle.filter(|_| width < BESIDE && !hides_words) {
             (panels.middle, panels.notes) = above_words(middle, compares);
         }
         if let Some(middle) = panels.middle.filter(|_| compares) {
